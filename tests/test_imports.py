@@ -1,0 +1,38 @@
+"""What an import costs, and what the lowest room may lean on. import-linter checks the rest."""
+
+from __future__ import annotations
+
+import ast
+import subprocess
+import sys
+from pathlib import Path
+
+CONTRACT = Path(__file__).resolve().parent.parent / "src" / "turnlog" / "contract"
+LOADED_WHEN_USED = "pydantic httpx2 apsw click rich xllamacpp openai anthropic"
+
+
+def test_import_turnlog_loads_nothing_heavy_and_prints_nothing() -> None:
+    script = f"""
+import sys, turnlog
+loaded = [name for name in {LOADED_WHEN_USED.split()} if name in sys.modules]
+if loaded: sys.exit(f"import turnlog also loads {{loaded}}")
+"""
+    run = subprocess.run(
+        [sys.executable, "-W", "error", "-c", script], capture_output=True, text=True, check=False, timeout=60
+    )
+    assert (run.returncode, run.stdout, run.stderr) == (0, "", "")
+
+
+def test_contract_stands_on_msgspec_and_the_standard_library() -> None:
+    allowed = sys.stdlib_module_names | {"msgspec", "turnlog"}
+    strangers: list[str] = []
+    for path in sorted(CONTRACT.rglob("*.py")):
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+            if isinstance(node, ast.Import):
+                names = [alias.name for alias in node.names]
+            elif isinstance(node, ast.ImportFrom) and node.level == 0:
+                names = [node.module or ""]
+            else:
+                continue
+            strangers += [f"{path.name}: {name}" for name in names if name.split(".")[0] not in allowed]
+    assert strangers == []
