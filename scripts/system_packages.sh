@@ -5,7 +5,8 @@ set -u
 
 missing=()
 command -v make >/dev/null || missing+=(make)
-if command -v python3 >/dev/null && ! python3 -c 'import ensurepip, venv' 2>/dev/null; then missing+=(python3-venv); fi
+command -v python3 >/dev/null || missing+=(python3)
+python3 -c 'import ensurepip, venv' 2>/dev/null || missing+=(python3-venv)
 if ! command -v initdb >/dev/null && ! ls /usr/lib/postgresql/*/bin/initdb >/dev/null 2>&1; then missing+=(postgresql); fi
 
 [ ${#missing[@]} -gt 0 ] || exit 0
