@@ -1,0 +1,260 @@
+"""What each kind of entry holds. Named as past facts; closed set, frozen by golden files."""
+
+from __future__ import annotations
+
+from typing import Literal, TypeAlias
+
+from .._base import JsonObject, Value
+from .._errors import ErrorInfo
+from .._messages import Message
+from .._run import LoopLimits, ModelInvocationDescriptor, RetryPolicy, ToolPolicy
+from .._sections import Grain, LevelOfDetailSections
+from .._tools import TokenUsage, ToolChoice, ToolSpec, ToolStatus
+
+
+class SessionHeader(Value, frozen=True, kw_only=True):
+    schema_version: int
+    title: str | None = None
+    metadata: JsonObject | None = None
+    parent_session_id: str | None = None
+    parent_tool_call_id: str | None = None
+
+
+class RunStarted(Value, frozen=True, kw_only=True):
+    """What the loop's decisions depend on, so that replay decides the same."""
+
+    limits: LoopLimits
+    tool_policy: ToolPolicy
+    retry: RetryPolicy
+    agent_name: str | None = None
+    allowed_tools: list[str] | None = None
+    tool_order: list[str] | None = None
+    tool_choice: ToolChoice | None = None
+    system_prompt_override: str | None = None
+    model_params: JsonObject | None = None
+    output_schema: JsonObject | None = None
+
+
+class RunEnded(Value, frozen=True, kw_only=True):
+    status: Literal["completed", "failed", "aborted"]
+    error: ErrorInfo | None = None
+    usage: TokenUsage | None = None
+    final_entry_id: str | None = None
+
+
+class ModelInput(Value, frozen=True, kw_only=True):
+    """``sections`` holds the lower grains and what was added to the live one; ``live`` sections here come
+    after the message's own parts."""
+
+    message: Message
+    sections: LevelOfDetailSections | None = None
+    source: Literal["user", "steering", "correction", "host"] = "user"
+
+
+class ModelCallStarted(Value, frozen=True, kw_only=True):
+    model_call_index: int
+    attempt: int
+    context_hash: str
+    target: ModelInvocationDescriptor
+    message_count: int
+    reason: str | None = None
+    estimated_tokens: int | None = None
+
+
+class ModelCallFailed(Value, frozen=True, kw_only=True):
+    """``shown`` is how many content deltas had reached the caller; ``retry_in_ms`` says what came next."""
+
+    model_call_index: int
+    attempt: int
+    error: ErrorInfo
+    shown: int = 0
+    retry_in_ms: int | None = None
+    usage: TokenUsage | None = None
+
+
+class ModelOutput(Value, frozen=True, kw_only=True):
+    """``wire_hash`` is the context hash the answer was made on: thinking is replayed only while it holds."""
+
+    message: Message
+    invocation: ModelInvocationDescriptor
+    model_call_index: int
+    attempt: int
+    finish_reason: str
+    wire_hash: str | None = None
+
+
+class ToolsChange(Value, frozen=True, kw_only=True):
+    """The tools offered from here on, in order."""
+
+    tools: list[ToolSpec]
+
+
+class ToolStarted(Value, frozen=True, kw_only=True):
+    """Committed before the tool's body runs. ``arguments`` only when they differ from the call's own."""
+
+    tool_call_id: str
+    tool_name: str
+    idempotency_key: str
+    args_digest: str
+    attempt: int = 1
+    arguments: JsonObject | None = None
+
+
+class ToolOutcome(Value, frozen=True, kw_only=True):
+    """Beside a result in the message: how it went, and its lower grains."""
+
+    tool_call_id: str
+    tool_name: str
+    status: ToolStatus
+    elapsed_ms: int | None = None
+    error_code: str | None = None
+    sections: LevelOfDetailSections | None = None
+
+
+class ToolResults(Value, frozen=True, kw_only=True):
+    """One or more results of open calls; ``outcomes`` lines up with the message's parts."""
+
+    message: Message
+    outcomes: list[ToolOutcome]
+    execute_error: str | None = None
+
+
+class ApprovalRequested(Value, frozen=True, kw_only=True):
+    """``digest`` binds the decision to session, call, tool, arguments and sandbox level."""
+
+    tool_call_id: str
+    tool_name: str
+    arguments: JsonObject
+    digest: str
+    reason: str | None = None
+    expires_at: str | None = None
+    sandbox: str | None = None
+
+
+class ApprovalDecided(Value, frozen=True, kw_only=True):
+    """``arguments`` are what runs instead, kept beside the original ones."""
+
+    tool_call_id: str
+    digest: str
+    action: Literal["approve", "deny", "modify", "abort", "expire"]
+    decided_by: str
+    arguments: JsonObject | None = None
+    note: str | None = None
+
+
+class ModelChange(Value, frozen=True, kw_only=True):
+    target: ModelInvocationDescriptor
+    previous: ModelInvocationDescriptor | None = None
+    reason: str | None = None
+
+
+class RuntimeInit(Value, frozen=True, kw_only=True):
+    data: JsonObject
+
+
+class SystemPrompt(Value, frozen=True, kw_only=True):
+    text: str
+
+
+class WidgetEvent(Value, frozen=True, kw_only=True):
+    widget: str
+    event: str
+    data: JsonObject
+    tool_call_id: str | None = None
+
+
+class FoldItem(Value, frozen=True, kw_only=True):
+    """One entry's new grain. ``text`` is stored where the entry itself does not carry it."""
+
+    entry_id: str
+    grain: Grain
+    tool_call_id: str | None = None
+    text: str | None = None
+
+
+class FoldSegment(Value, frozen=True, kw_only=True):
+    """A stretch of entries that became one text."""
+
+    first_entry_id: str
+    last_entry_id: str
+    text: str
+
+
+class Fold(Value, frozen=True, kw_only=True):
+    reason: str
+    tokens_before: int
+    tokens_after: int
+    items: list[FoldItem]
+    segments: list[FoldSegment] = []
+    replaced_segments: list[str] = []
+    step: int | None = None
+
+
+class CompactionSummary(Value, frozen=True, kw_only=True):
+    first_kept_entry_id: str
+    summary: str
+    model: ModelInvocationDescriptor | None = None
+    usage: TokenUsage | None = None
+
+
+class BranchSummary(Value, frozen=True, kw_only=True):
+    from_session_id: str
+    from_entry_id: str
+    from_seq: int
+    summary: str | None = None
+
+
+class Redaction(Value, frozen=True, kw_only=True):
+    """Hides the named entries from every view, export and future context."""
+
+    entry_ids: list[str]
+    reason: str | None = None
+    by: str | None = None
+
+
+class Purge(Value, frozen=True, kw_only=True):
+    """The named entries' content was erased from the store's files; their digests keep the chain."""
+
+    entry_ids: list[str]
+    reason: str | None = None
+    by: str | None = None
+
+
+class DeltaBatch(Value, frozen=True, kw_only=True):
+    model_call_index: int
+    attempt: int
+    deltas: list[JsonObject]
+
+
+class Custom(Value, frozen=True, kw_only=True):
+    """Anything a host wants to keep with the session. Never reaches a model."""
+
+    name: str
+    data: JsonObject
+
+
+EntryPayload: TypeAlias = (
+    SessionHeader
+    | RunStarted
+    | RunEnded
+    | ModelInput
+    | ModelCallStarted
+    | ModelCallFailed
+    | ModelOutput
+    | ToolsChange
+    | ToolStarted
+    | ToolResults
+    | ApprovalRequested
+    | ApprovalDecided
+    | ModelChange
+    | RuntimeInit
+    | SystemPrompt
+    | WidgetEvent
+    | Fold
+    | CompactionSummary
+    | BranchSummary
+    | Redaction
+    | Purge
+    | DeltaBatch
+    | Custom
+)

@@ -1,0 +1,100 @@
+"""What goes into a run, what bounds it, and what comes out of it."""
+
+from __future__ import annotations
+
+from typing import Any, Literal, TypeAlias
+
+from ._base import JsonObject, Value
+from ._errors import ErrorInfo
+from ._messages import Message
+from ._tools import TokenUsage, ToolChoice
+
+OutcomeUnknownPolicy: TypeAlias = Literal["model", "human"]
+
+
+class ToolPolicy(Value, frozen=True, kw_only=True):
+    """Which tools a run may use and how. Absent fields mean no restriction.
+
+    ``outcome_unknown`` says who is told of a call that started before a crash and left no result.
+    """
+
+    enabled: bool = True
+    allow_list: list[str] | None = None
+    max_parallel: int = 1
+    max_calls_per_run: int | None = None
+    require_approval_by_default: bool = False
+    outcome_unknown: OutcomeUnknownPolicy = "model"
+
+
+class LoopLimits(Value, frozen=True, kw_only=True):
+    """Bounds of one run. Reaching one ends the run with a named error and a well-formed history."""
+
+    max_iterations: int = 100
+    max_tool_rounds: int | None = None
+    max_run_duration_ms: int | None = None
+    max_tokens: int | None = None
+    max_cost: float | None = None
+
+
+class RetryPolicy(Value, frozen=True, kw_only=True):
+    """How often and how patiently a failed model call is tried again."""
+
+    max_attempts: int = 4
+    base_delay_ms: int = 500
+    max_delay_ms: int = 30_000
+    jitter: float = 0.25
+
+
+class RunInput(Value, frozen=True, kw_only=True):
+    """Everything one run needs, prepared by the agent. The loop sees this and never the configuration."""
+
+    session_id: str
+    run_id: str
+    input_messages: list[Message] = []
+    system_prompt_override: str | None = None
+    allowed_tools: list[str] | None = None
+    tool_order: list[str] | None = None
+    tool_policy: ToolPolicy = ToolPolicy()
+    loop_limits: LoopLimits = LoopLimits()
+    retry: RetryPolicy = RetryPolicy()
+    tool_choice: ToolChoice | None = None
+    auto_create_session: bool = True
+    runtime_init_data: JsonObject | None = None
+    runtime_hints: JsonObject | None = None
+    model_params: JsonObject | None = None
+    agent_name: str | None = None
+    output_schema: JsonObject | None = None
+
+
+class RunResult(Value, frozen=True, kw_only=True):
+    session_id: str
+    run_id: str
+    status: Literal["completed", "failed", "aborted", "awaiting_human"]
+    final_message: Message | None = None
+    last_error: ErrorInfo | None = None
+    usage: TokenUsage | None = None
+    output: Any = None
+
+    @property
+    def text(self) -> str:
+        """The final answer's text; empty when there is none."""
+        return self.final_message.text if self.final_message else ""
+
+
+class ModelInvocationDescriptor(Value, frozen=True, kw_only=True):
+    """Who answered: provider (``openai``), protocol (``openai-chat``), model."""
+
+    provider_id: str
+    specification: str
+    model: str
+
+
+class RequestMetadata(Value, frozen=True, kw_only=True):
+    """Where a model call comes from; reaches the adapter, never the provider's prompt."""
+
+    session_id: str
+    run_id: str
+    model_call_index: int = 1
+    attempt: int = 1
+    trace_id: str | None = None
+    role: str | None = None

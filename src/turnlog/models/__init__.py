@@ -1,0 +1,19 @@
+"""Request in, deltas out: the model base, the catalog of names, and one folder per provider."""
+
+from ._base import Chunk, ErrorMapper, Model
+from ._catalog import BUILT_IN, ENTRY_POINT_GROUP, load_model
+from ._config import CacheConfig, ModelConfig, ModelInfo, ModelRequest, build_config
+
+__all__ = [
+    "BUILT_IN",
+    "ENTRY_POINT_GROUP",
+    "CacheConfig",
+    "Chunk",
+    "ErrorMapper",
+    "Model",
+    "ModelConfig",
+    "ModelInfo",
+    "ModelRequest",
+    "build_config",
+    "load_model",
+]

@@ -1,0 +1,206 @@
+"""The one way to call a model. ``stream`` is final: it enforces the delta grammar for every adapter."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Sequence
+from typing import Any, ClassVar, TypeAlias, final
+
+from turnlog.contract import (
+    AgentError,
+    Clock,
+    IdSource,
+    Message,
+    MessageDelta,
+    ModelInvocationDescriptor,
+    RequestMetadata,
+    StreamError,
+    StreamStart,
+    ToolChoice,
+    ToolSpec,
+    scrub,
+)
+from turnlog.contract import Chunk as Chunk
+from turnlog.system import SystemClock, SystemIds
+
+from ._config import ModelConfig, ModelInfo, ModelRequest, build_config
+from ._stream import DeltaStream
+
+ErrorMapper: TypeAlias = Callable[[BaseException], AgentError | None]
+"""Turns what a client raised into one of our codes; None leaves it to the adapter's own table."""
+
+_NO_METADATA = RequestMetadata(session_id="", run_id="")
+
+
+class Model(ABC):
+    """One provider's adapter: messages in, deltas out.
+
+    An adapter implements ``_stream`` and yields payloads (``turnlog.contract.Chunk``), with a key of its
+    own choice as ``tool_call_id`` that is unique within the stream. It never retries, trims, persists or
+    runs tools; it reads messages and changes none; closing the iterator closes its connection. It may
+    raise anything: what is not an ``AgentError`` goes through ``_map_error``.
+    """
+
+    provider_id: ClassVar[str]
+    specification: ClassVar[str]
+    config_type: ClassVar[type[ModelConfig]] = ModelConfig
+    features: ClassVar[frozenset[str]] = frozenset({"text", "tools"})
+
+    def __init__(
+        self,
+        config: ModelConfig | str | None = None,
+        *,
+        client: Any = None,
+        error_mapper: ErrorMapper | None = None,
+        clock: Clock | None = None,
+        ids: IdSource | None = None,
+        **fields: Any,
+    ) -> None:
+        if isinstance(config, str):
+            fields = {"model_id": config, **fields}
+            config = None
+        if config is not None and not isinstance(config, self.config_type):
+            raise AgentError(
+                "ConfigInvalid",
+                f"{type(self).__name__} takes a {self.config_type.__name__}, not a {type(config).__name__}",
+            )
+        if config is None or fields:
+            config = build_config(self.config_type, fields, config)
+        self._config: Any = config
+        self._client = client
+        self._error_mapper = error_mapper
+        self._clock: Clock = clock or SystemClock()
+        self._ids: IdSource = ids or SystemIds()
+        self._check_config(config)
+
+    # ── what an adapter implements ──
+
+    @abstractmethod
+    def _stream(self, request: ModelRequest) -> AsyncIterator[Chunk]:
+        """Yield the payloads of one answer, from ``StreamStart`` to ``StreamDone``."""
+
+    def _check_config(self, config: Any) -> None:
+        """Refuse a configuration that cannot work; called at construction and on every change."""
+
+    def _map_error(self, error: BaseException) -> AgentError:
+        """Give an exception of the adapter's client one of our codes."""
+        return AgentError("ModelUnknownError", f"{type(error).__name__}: {scrub(str(error))}", cause=error)
+
+    # ── what everyone calls ──
+
+    @final
+    def stream(
+        self,
+        messages: Sequence[Message],
+        tool_specs: Sequence[ToolSpec] = (),
+        system_prompt: str | None = None,
+        *,
+        tool_choice: ToolChoice | None = None,
+        request_metadata: RequestMetadata | None = None,
+        **params: Any,
+    ) -> AsyncGenerator[MessageDelta, None]:
+        """The answer to ``messages``, delta by delta: ``start`` first, one ``done`` or ``error`` last.
+
+        Never raises for what the provider does: that arrives as the ``error`` delta. Raises ``AgentError``
+        for bad ``params`` before anything is sent.
+        """
+        config = self._config
+        own = {name: value for name, value in params.items() if name in config.__struct_fields__}
+        if own:
+            config = build_config(self.config_type, own, config)
+            self._check_config(config)
+        request = ModelRequest(
+            messages=tuple(messages),
+            tool_specs=tuple(tool_specs),
+            system_prompt=system_prompt,
+            tool_choice=tool_choice if tool_choice is not None else config.tool_choice,
+            metadata=request_metadata or _NO_METADATA,
+            config=config,
+            params={name: value for name, value in params.items() if name not in own},
+        )
+        return self._guarded(request)
+
+    async def _guarded(self, request: ModelRequest) -> AsyncGenerator[MessageDelta, None]:
+        meta = request.metadata
+        out = DeltaStream(meta.run_id, self._clock, self._ids)
+        source = self._stream(request)
+        try:
+            async for chunk in source:
+                if type(chunk) is StreamStart and meta.run_id:
+                    chunk = _placed(chunk, meta)
+                delta = out.push(chunk)
+                if delta is None:
+                    for queued in out.take():
+                        yield queued
+                else:
+                    yield delta
+                if out.ended:
+                    return
+        except AgentError as error:
+            failure = error
+        except Exception as error:
+            failure = (self._error_mapper and self._error_mapper(error)) or self._map_error(error)
+        else:
+            failure = AgentError(
+                "ModelProtocolError", f"{self.descriptor.model}: the stream stopped without saying it is done"
+            )
+        finally:
+            close = getattr(source, "aclose", None)
+            if close is not None:
+                await close()
+        if out.idle:
+            for delta in out.begin(_placed(StreamStart(model_id=self.descriptor.model), meta)):
+                yield delta
+        yield out.fail(
+            StreamError(
+                error_code=failure.code,
+                message=scrub(failure.message),
+                retryable=failure.retryable,
+                retry_after=failure.retry_after,
+            )
+        )
+
+    def target_for(self, metadata: RequestMetadata) -> tuple[ModelInvocationDescriptor, str | None]:
+        """Who would answer this call, and why. A router chooses here; a plain model is its own target."""
+        return self.descriptor, None
+
+    @property
+    def descriptor(self) -> ModelInvocationDescriptor:
+        return ModelInvocationDescriptor(
+            provider_id=self.provider_id, specification=self.specification, model=self._config.model_id
+        )
+
+    def get_config(self) -> Any:
+        return self._config
+
+    def update_config(self, **fields: Any) -> None:
+        """Change configuration for later calls; a stream that is open keeps what it began with."""
+        config = build_config(self.config_type, fields, self._config)
+        self._check_config(config)
+        self._config = config
+
+    def model_info(self) -> ModelInfo:
+        return ModelInfo(
+            provider_id=self.provider_id,
+            specification=self.specification,
+            model_id=self._config.model_id,
+            features=self.features,
+        )
+
+    def supports(self, feature: str) -> bool:
+        """``text``, ``tools``, ``forced_tool``, ``thinking``, ``images``, ``files``, ``cache``, …"""
+        return feature in self.model_info().features
+
+    async def close(self) -> None:
+        """Give back what the model holds; it may be used again afterwards."""
+
+
+def _placed(start: StreamStart, meta: RequestMetadata) -> StreamStart:
+    return StreamStart(
+        model_id=start.model_id,
+        request_id=start.request_id,
+        model_call_index=meta.model_call_index if meta.run_id else None,
+        attempt=meta.attempt if meta.run_id else None,
+        target=start.target,
+        reason=start.reason,
+    )

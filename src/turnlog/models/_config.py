@@ -1,0 +1,80 @@
+"""Configuration of a model, as data."""
+
+from __future__ import annotations
+
+from typing import Any, Literal, TypeVar
+
+import msgspec
+
+from turnlog.contract import AgentError, JsonObject, Message, RequestMetadata, ToolChoice, ToolSpec
+
+C = TypeVar("C", bound="ModelConfig")
+
+
+class CacheConfig(msgspec.Struct, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
+    """``auto`` sets cache marks on the stable prefix where the provider wants them."""
+
+    strategy: Literal["auto", "off"] = "auto"
+    ttl: str | None = None
+
+
+class ModelConfig(
+    msgspec.Struct, frozen=True, kw_only=True, rename="camel", omit_defaults=True, forbid_unknown_fields=True
+):
+    """What every model understands; each provider's subclass adds its own fields."""
+
+    model_id: str
+    temperature: float | None = None
+    max_tokens: int | None = None
+    top_p: float | None = None
+    stop_sequences: list[str] | None = None
+    tool_choice: ToolChoice | None = None
+    cache_config: CacheConfig | None = None
+
+    def __post_init__(self) -> None:
+        if not self.model_id:
+            raise AgentError("ConfigInvalid", "model_id is empty; name a model, for example 'openai:gpt-5.2'")
+        if self.max_tokens is not None and self.max_tokens < 1:
+            raise AgentError("ConfigInvalid", f"max_tokens is {self.max_tokens}; it must be at least 1")
+        if self.temperature is not None and not 0 <= self.temperature <= 2:
+            raise AgentError("ConfigInvalid", f"temperature is {self.temperature}; it must be 0 to 2")
+        if self.top_p is not None and not 0 < self.top_p <= 1:
+            raise AgentError("ConfigInvalid", f"top_p is {self.top_p}; it must be above 0 and at most 1")
+
+
+class ModelInfo(msgspec.Struct, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
+    provider_id: str
+    specification: str
+    model_id: str
+    context_window: int | None = None
+    max_output_tokens: int | None = None
+    features: frozenset[str] = frozenset()
+
+
+class ModelRequest(msgspec.Struct, frozen=True, kw_only=True):
+    """One call as an adapter sees it: read-only, complete, with the configuration that holds for it."""
+
+    messages: tuple[Message, ...]
+    tool_specs: tuple[ToolSpec, ...]
+    system_prompt: str | None
+    tool_choice: ToolChoice | None
+    metadata: RequestMetadata
+    config: Any
+    params: JsonObject
+
+
+def build_config(cls: type[C], fields: dict[str, Any], base: C | None = None) -> C:
+    """A config of ``cls`` from keyword arguments; what is wrong is said by field name."""
+    known = cls.__struct_fields__
+    unknown = sorted(set(fields) - set(known))
+    if unknown:
+        raise AgentError(
+            "ConfigInvalid",
+            f"{cls.__name__} has no field {', '.join(map(repr, unknown))}; it has {', '.join(known)}",
+        )
+    try:
+        given = {} if base is None else {name: getattr(base, name) for name in known}
+        plain = {cls.__struct_encode_fields__[known.index(k)]: v for k, v in {**given, **fields}.items()}
+        return msgspec.convert(msgspec.to_builtins(plain), cls)
+    except msgspec.ValidationError as error:
+        raise AgentError("ConfigInvalid", f"{cls.__name__}: {error}", cause=error) from error

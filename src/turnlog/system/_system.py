@@ -1,0 +1,65 @@
+from __future__ import annotations
+
+import asyncio
+import os
+import threading
+import time
+
+
+class SystemClock:
+    """Wall-clock text in UTC and a monotonic counter."""
+
+    __slots__ = ("_millis", "_text")
+
+    def __init__(self) -> None:
+        self._millis = -1
+        self._text = ""
+
+    def now(self) -> str:
+        millis = time.time_ns() // 1_000_000
+        if millis != self._millis:  # a burst of deltas shares one millisecond
+            seconds, rest = divmod(millis, 1000)
+            self._text = time.strftime("%Y-%m-%dT%H:%M:%S", time.gmtime(seconds)) + f".{rest:03d}Z"
+            self._millis = millis
+        return self._text
+
+    def monotonic(self) -> float:
+        return time.monotonic()
+
+    async def sleep(self, seconds: float) -> None:
+        await asyncio.sleep(seconds)
+
+
+class SystemIds:
+    """Hexadecimal ids that start with the millisecond they were made in.
+
+    Entry ids made by one source increase strictly, also within a millisecond and when the clock is set
+    back.
+    """
+
+    __slots__ = ("_last", "_lock")
+
+    def __init__(self) -> None:
+        self._last = 0
+        self._lock = threading.Lock()
+
+    def entry(self) -> str:
+        fresh = ((time.time_ns() // 1_000_000) << 80) | int.from_bytes(os.urandom(10), "big")
+        with self._lock:
+            if fresh <= self._last:
+                fresh = self._last + 1
+            self._last = fresh
+        return f"{fresh:032x}"
+
+    def run(self) -> str:
+        return f"run_{_short()}"
+
+    def call(self) -> str:
+        return f"call_{_short()}"
+
+    def session(self) -> str:
+        return f"s_{_short()}"
+
+
+def _short() -> str:
+    return f"{time.time_ns() // 1_000_000:012x}{os.urandom(6).hex()}"
