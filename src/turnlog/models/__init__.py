@@ -3,6 +3,7 @@
 from ._base import Chunk, ErrorMapper, Model
 from ._catalog import BUILT_IN, ENTRY_POINT_GROUP, load_model
 from ._config import CacheConfig, ModelConfig, ModelInfo, ModelRequest, build_config
+from .scripted import ScriptedCall, ScriptedError, ScriptedModel, Turn
 
 __all__ = [
     "BUILT_IN",
@@ -14,6 +15,10 @@ __all__ = [
     "ModelConfig",
     "ModelInfo",
     "ModelRequest",
+    "ScriptedCall",
+    "ScriptedError",
+    "ScriptedModel",
+    "Turn",
     "build_config",
     "load_model",
 ]

@@ -13,7 +13,7 @@ from ._base import Model
 ENTRY_POINT_GROUP = "turnlog.models"
 
 BUILT_IN: dict[str, str] = {
-    "scripted": "turnlog.models.scripted:ScriptedModel",
+    "scripted": "turnlog.models.scripted:load_script",
     "local": "turnlog.models.local:LocalModel",
     "openai": "turnlog.models.openai_responses:OpenAIResponsesModel",
     "openai-chat": "turnlog.models.openai_chat:OpenAIChatModel",
