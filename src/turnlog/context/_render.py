@@ -1,0 +1,157 @@
+"""One entry at one grain as the message a model gets. Formats here are part of the wire: change none."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+
+from turnlog.contract import FileRefPart as FileRefPart
+from turnlog.contract import (
+    Grain,
+    ImagePart,
+    JsonObject,
+    LevelOfDetailSections,
+    Message,
+    MessagePart,
+    ModelInput,
+    Section,
+    TextPart,
+    ThinkingPart,
+    ToolCall,
+    ToolCallPart,
+    ToolResult,
+    ToolResultPart,
+    encode,
+    text_part,
+    to_plain_text,
+)
+
+REDACTED = "[redacted]"
+"""What stands for content that a redaction or a purge took away."""
+
+NO_RESULT = "[no result was recorded]"
+
+ResultContent = str | JsonObject | list[TextPart | ImagePart | FileRefPart]
+
+
+def render_input(payload: ModelInput) -> Message:
+    """The message itself, what was added to its live grain behind it."""
+    message = payload.message
+    added = payload.sections.live if payload.sections else None
+    if not added:
+        return message
+    return with_parts(message, [*message.parts, text_part(to_plain_text(added))])
+
+
+def render_content(content: ResultContent, added: Sequence[Section] | None) -> ResultContent:
+    """A result's live content with the sections that were added to it."""
+    if not added:
+        return content
+    tail = to_plain_text(added)
+    match content:
+        case str():
+            return f"{content}\n\n{tail}" if content else tail
+        case dict():
+            return [text_part(encode(content).decode()), text_part(tail)]
+        case list():
+            return [*content, text_part(tail)]
+
+
+def content_text(content: ResultContent) -> str:
+    """What a result says, as text; images and files by name."""
+    match content:
+        case str():
+            return content
+        case dict():
+            return encode(content).decode()
+        case list():
+            return parts_text(content)
+
+
+def parts_text(parts: Iterable[MessagePart]) -> str:
+    lines: list[str] = []
+    for part in parts:
+        match part:
+            case TextPart():
+                lines.append(part.payload.text)
+            case ImagePart():
+                lines.append(f"[image {part.payload.mime_type}]")
+            case FileRefPart():
+                lines.append(f"[file {part.payload.path}]")
+            case ToolCallPart():
+                lines.append(f"{part.payload.tool_name}({part.payload.raw_args_text})")
+            case ToolResultPart():
+                lines.append(content_text(part.payload.content))
+            case ThinkingPart():
+                pass
+    return "\n".join(line for line in lines if line)
+
+
+def grain_text(sections: LevelOfDetailSections | None, grain: Grain) -> str | None:
+    """The stored text of a lower grain, or None when the entry carries none."""
+    if sections is None or grain == "live":
+        return None
+    return to_plain_text(sections.get_sections(grain)) or None
+
+
+def folded_text(seq: int, grain: Grain, text: str) -> str:
+    """A lower grain as the model reads it: with the number that ``recall`` takes."""
+    return f"[#{seq} {grain}; recall #{seq} brings the whole text]\n{text}"
+
+
+def replace_result(part: ToolResultPart, content: ResultContent) -> ToolResultPart:
+    old = part.payload
+    if content is old.content:
+        return part
+    return ToolResultPart(
+        payload=ToolResult(
+            tool_call_id=old.tool_call_id,
+            is_error=old.is_error,
+            content=content,
+            provider_data=old.provider_data,
+        )
+    )
+
+
+def without_thinking(message: Message) -> Message:
+    parts: list[MessagePart] = [part for part in message.parts if not isinstance(part, ThinkingPart)]
+    return message if len(parts) == len(message.parts) else with_parts(message, parts)
+
+
+def redact_message(message: Message) -> Message:
+    """The same shape without the words: calls and results stay paired, nothing they said remains."""
+    parts: list[MessagePart] = []
+    for part in message.parts:
+        match part:
+            case ToolCallPart():
+                parts.append(_redact_call(part.payload))
+            case ToolResultPart():
+                parts.append(_redact_result(part.payload))
+            case TextPart() | ImagePart() | FileRefPart() | ThinkingPart():
+                pass
+    if not any(isinstance(part, ToolCallPart | ToolResultPart) for part in parts):
+        parts.append(text_part(REDACTED))
+    return with_parts(message, parts)
+
+
+def _redact_call(call: ToolCall) -> ToolCallPart:
+    return ToolCallPart(
+        payload=ToolCall(
+            tool_call_id=call.tool_call_id, tool_name=call.tool_name, arguments={}, raw_args_text="{}"
+        )
+    )
+
+
+def _redact_result(result: ToolResult) -> ToolResultPart:
+    return ToolResultPart(
+        payload=ToolResult(tool_call_id=result.tool_call_id, is_error=result.is_error, content=REDACTED)
+    )
+
+
+def with_parts(message: Message, parts: list[MessagePart]) -> Message:
+    return Message(
+        run_id=message.run_id,
+        role=message.role,
+        parts=parts,
+        timestamp=message.timestamp,
+        meta=message.meta,
+    )

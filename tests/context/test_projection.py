@@ -1,0 +1,132 @@
+"""What a log becomes, and what it never becomes."""
+
+from __future__ import annotations
+
+import pytest
+
+from context.context_log import CLAUDE, GPT, Log, call
+from turnlog.context import Projection
+from turnlog.contract import (
+    HINTS,
+    LIVE_SCREEN,
+    AgentError,
+    LevelOfDetailSections,
+    ModelCallFailed,
+    RuntimeInit,
+    encode,
+)
+
+
+def texts(projection: Projection) -> list[str]:
+    return [encode(message.parts).decode() for message in projection.emit(CLAUDE).messages]
+
+
+def test_everything_is_sent_and_bookkeeping_never() -> None:
+    log = Log()
+    log.run()
+    log.prompt("be brief")
+    log.tools("read", "write")
+    log.user("hello")
+    log.custom()
+    log.started("x")
+    error = AgentError("ModelTimeout", "slow").to_info()
+    log.add(ModelCallFailed(model_call_index=1, attempt=1, error=error, shown=3))
+    log.output("hi")
+    context = Projection.of(log.entries).emit(CLAUDE)
+    assert context.system_prompt == "be brief"
+    assert [tool.name for tool in context.tool_specs] == ["read", "write"]
+    assert [(message.role, message.text) for message in context.messages] == [
+        ("user", "hello"),
+        ("assistant", "hi"),
+    ]
+
+
+def test_results_are_one_message_in_call_order_once_all_are_in() -> None:
+    log = Log()
+    log.user("go")
+    log.output("reading", call("a"), call("b"), call("c"))
+    projection = Projection.of(log.entries)
+    assert len(projection.emit(CLAUDE).messages) == 2
+    for entry in (log.results(c="three"), log.user("also this"), log.results(b="two")):
+        projection.step(entry)
+    assert len(projection.emit(CLAUDE).messages) == 2
+    forced = projection.emit(CLAUDE, force=True).messages
+    assert [part.payload.tool_call_id for part in forced[2].tool_results] == ["b", "c"]
+    assert forced[3].text == "also this"
+    assert len(projection.emit(CLAUDE).messages) == 2
+    projection.step(log.results(a="one"))
+    messages = projection.emit(CLAUDE).messages
+    assert [message.role for message in messages] == ["user", "assistant", "tool", "user"]
+    assert [part.payload.content for part in messages[2].tool_results] == ["one", "two", "three"]
+
+
+def test_emitting_again_gives_the_same_objects_and_costs_what_is_new() -> None:
+    log = Log()
+    log.user("one")
+    projection = Projection.of(log.entries)
+    first = projection.emit(CLAUDE)
+    projection.step(log.output("two"))
+    projection.step(log.user("three"))
+    second = projection.emit(CLAUDE)
+    assert second.messages[0] is first.messages[0]
+    assert second.stats.new_messages == 2
+    assert second.context_hash != first.context_hash
+    assert second.context_hash == Projection.of(log.entries).emit(CLAUDE).context_hash
+
+
+def test_sections_come_behind_the_text_as_headings() -> None:
+    log = Log()
+    shown = LevelOfDetailSections(
+        live=[(LIVE_SCREEN, "3 todos"), (HINTS, "disk full")], summary=[("", "s")], gist=[("", "g")]
+    )
+    log.user("go", shown)
+    log.output(call("a"), call("b"))
+    log.results(a={"n": 1}, b=("text", shown))
+    messages = Projection.of(log.entries).emit(CLAUDE).messages
+    assert messages[0].text == "go# [LiveScreen]\n\n3 todos\n\n# [Hints]\n\ndisk full"
+    assert messages[2].tool_results[0].payload.content == {"n": 1}
+    assert messages[2].tool_results[1].payload.content == (
+        "text\n\n# [LiveScreen]\n\n3 todos\n\n# [Hints]\n\ndisk full"
+    )
+
+
+def test_runtime_data_and_overrides_are_in_the_system_prompt() -> None:
+    log = Log()
+    log.prompt("be brief")
+    log.add(RuntimeInit(data={"cwd": "/w", "os": "linux"}))
+    projection = Projection.of(log.entries)
+    assert projection.system_prompt == 'be brief\n\n# [Runtime]\n\n{"cwd":"/w","os":"linux"}'
+    projection.step(log.run(system_prompt_override="be long"))
+    assert projection.system_prompt == 'be long\n\n# [Runtime]\n\n{"cwd":"/w","os":"linux"}'
+    projection.step(log.run())
+    assert projection.system_prompt == 'be brief\n\n# [Runtime]\n\n{"cwd":"/w","os":"linux"}'
+
+
+@pytest.mark.spec("P-6")
+def test_thinking_goes_back_to_its_maker_while_the_wire_before_it_is_the_same() -> None:
+    log = Log()
+    log.prompt("one")
+    asked = log.user("hard question")
+    projection = Projection.of(log.entries)
+    projection.step(log.output("a", thinking="hm", wire_hash=projection.emit(CLAUDE).context_hash))
+    projection.step(log.output("b", thinking="hm", wire_hash="another wire"))
+    assert [part.kind for part in projection.emit(CLAUDE).messages[1].parts] == ["thinking", "text"]
+    assert [part.kind for part in projection.emit(CLAUDE).messages[2].parts] == ["text"]
+    assert [part.kind for part in projection.emit(GPT).messages[1].parts] == ["text"]
+    projection.step(log.redact(asked))
+    assert [part.kind for part in projection.emit(CLAUDE).messages[1].parts] == ["text"]
+
+
+@pytest.mark.spec("H-9")
+def test_redacted_words_are_gone_and_pairs_stay() -> None:
+    log = Log()
+    said = log.user("my password is hunter2")
+    made = log.output("hunter2 noted", call("a", secret="hunter2"))
+    got = log.results(a="hunter2 stored")
+    projection = Projection.of(log.entries)
+    projection.emit(CLAUDE)
+    projection.step(log.redact(said, made, got))
+    wire = encode(projection.emit(CLAUDE).messages).decode()
+    assert "hunter2" not in wire
+    assert wire.count("[redacted]") == 2
+    assert [message.role for message in projection.emit(CLAUDE).messages] == ["user", "assistant", "tool"]
