@@ -22,7 +22,7 @@ test: system-packages lint ## check everything: format, lint, types, import rule
 	@$(PYTEST) -n $(WORKERS) --maxprocesses 8
 
 lint: $(READY_DEV) ## check everything that needs no test run
-	@$(BIN)/ruff format --check --quiet . || { echo "not formatted; run: make format"; $(BIN)/ruff format --check .; exit 1; }
+	@$(BIN)/ruff format --check --output-format concise . || { echo "run: make format"; exit 1; }
 	@$(BIN)/ruff check --quiet .
 	@$(BIN)/pyright
 	@out=$$($(BIN)/lint-imports --no-logo 2>&1) || { echo "$$out"; exit 1; }; echo "$$out" | tail -n 1
