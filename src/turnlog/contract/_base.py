@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 from typing import Any, TypeAlias, cast
 
 import msgspec
@@ -20,6 +21,12 @@ SCHEMA_VERSION = 1
 META_LIMIT = 2048
 """Bytes a ``meta`` map may take on the wire."""
 
+MAX_DEPTH = 200
+"""How deep JSON from outside may nest: far from where a stack ends, whoever reads it later."""
+
+_SNAKE_CASE = re.compile(r"[a-z][a-z0-9_]*")
+_MAX_BITS = 13_000  # Python writes integers of at most 4,300 digits
+
 
 class Value(
     msgspec.Struct,
@@ -36,44 +43,52 @@ class Value(
     """
 
 
-def find_unjson(value: object) -> str | None:
+def find_unjson(value: object, depth: int = 0) -> str | None:
     """Say what in ``value`` JSON cannot carry back unchanged, or None when all of it can."""
+    if depth > MAX_DEPTH:
+        return f"it nests deeper than {MAX_DEPTH} levels"
     match value:
-        case None | bool() | str():
+        case None | bool():
             return None
+        case str():
+            return None if value.isascii() or _is_unicode(value) else "text holds an unpaired surrogate"
         case int():
-            return None if -(2**63) <= value < 2**64 else f"the integer {value} is beyond 64 bits"
+            return None if value.bit_length() <= _MAX_BITS else "an integer has thousands of digits"
         case float():
             return None if math.isfinite(value) else f"the number {value} is not finite"
         case dict():
             for key, item in cast("dict[object, object]", value).items():
                 if not isinstance(key, str):
                     return f"the key {key!r} is not text"
-                if found := find_unjson(item):
-                    return f"{found} (under {key!r})"
+                if found := find_unjson(key) or find_unjson(item, depth + 1):
+                    return f"{found} (under {key!r})" if depth == 0 else found
             return None
         case list() | tuple():
             for item in cast("list[object]", value):
-                if found := find_unjson(item):
+                if found := find_unjson(item, depth + 1):
                     return found
             return None
         case _:
             return f"a {type(value).__name__} is not JSON"
 
 
-def check_meta(meta: JsonObject | None, owner: str) -> None:
+def _is_unicode(text: str) -> bool:
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        return False
+    return True
+
+
+def check_meta(meta: JsonObject | None, owner: str, code: str = "InvalidMessage") -> None:
     """Refuse a ``meta`` map that breaks M-5: snake_case keys, plain JSON, at most 2 KB encoded."""
     if not meta:
         return
     for key in meta:
-        if not (
-            key.isascii() and key.replace("_", "a").isalnum() and key == key.lower() and key[0].isalpha()
-        ):
-            raise AgentError(
-                "InvalidMessage", f"{owner}: meta key {key!r} is not snake_case; use lower-case words and _"
-            )
+        if not isinstance(key, str) or not _SNAKE_CASE.fullmatch(key):  # pyright: ignore[reportUnnecessaryIsInstance]
+            raise AgentError(code, f"{owner}: meta key {key!r} is not snake_case; use lower-case words and _")
     if found := find_unjson(meta):
-        raise AgentError("InvalidMessage", f"{owner}: meta holds what JSON cannot carry: {found}")
+        raise AgentError(code, f"{owner}: meta holds what JSON cannot carry: {found}")
     size = len(msgspec.json.encode(meta))
     if size > META_LIMIT:
         raise AgentError(

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import hashlib
+from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 import msgspec
 
-from ._base import JsonObject, Value
-from ._codec import encode
+from ._base import JsonObject, Value, check_meta
+from ._codec import decode, encode
 from ._entries import ENTRY_TYPES, PAYLOAD_KINDS, Entry, EntryPayload
+from ._errors import AgentError
 
 
 class StoredEntry(NamedTuple):
@@ -45,7 +47,7 @@ _HEADERS: dict[str, type[_Header]] = {
 }
 
 
-class Envelope(Value, frozen=True, kw_only=True, forbid_unknown_fields=False):
+class Envelope(Value, frozen=True, kw_only=True):
     """Any entry with its payload left as the bytes that were stored. Cheap to read, enough to verify."""
 
     kind: str
@@ -59,6 +61,12 @@ class Envelope(Value, frozen=True, kw_only=True, forbid_unknown_fields=False):
     meta: msgspec.Raw = msgspec.Raw(b"")
     purged_digest: str | None = None
     hash: str
+
+
+class _NewerEnvelope(Envelope, frozen=True, kw_only=True):
+    """An envelope with fields this version does not know; they count for the hash all the same."""
+
+    extra: dict[str, bytes]
 
 
 def digest(data: bytes) -> str:
@@ -77,21 +85,24 @@ def chain_hash(
     run_id: str | None,
     payload_digest: str,
     meta: bytes,
+    extra: Mapping[str, bytes] | None = None,
 ) -> str:
     """The hash of one entry: everything in it, and through ``previous`` everything before it."""
-    parts = (
+    parts: list[object] = [
         previous,
         id,
-        parent_id or "",
+        parent_id,
         session_id,
-        str(seq),
+        seq,
         kind,
         timestamp,
-        run_id or "",
+        run_id,
         payload_digest,
-        digest(meta) if meta else "",
-    )
-    return digest("\n".join(parts).encode())
+        digest(meta) if meta else None,
+    ]
+    if extra:
+        parts += [[key, digest(extra[key])] for key in sorted(extra)]
+    return digest(encode(parts))
 
 
 def seal(
@@ -106,10 +117,17 @@ def seal(
     run_id: str | None = None,
     meta: JsonObject | None = None,
 ) -> Sealed:
-    """Give a payload its place in the log: the entry, and the bytes a store keeps."""
+    """Give a payload its place in the log: the entry, and the bytes a store keeps.
+
+    The entry is read back from those bytes, so that what is in memory is what is in the log, and nothing
+    that could not be read again is ever written.
+    """
     kind = kind_of(payload)
     raw = encode(payload)
-    meta = meta or None
+    check_meta(meta, f"{kind} entry", "InvalidEntry")
+    raw_meta = encode(meta) if meta else b""
+    meta = decode(raw_meta, dict[str, Any]) if raw_meta else None
+    payload = _read_back(raw, payload, kind)
     hash = chain_hash(
         previous_hash,
         id=id,
@@ -120,7 +138,7 @@ def seal(
         timestamp=timestamp,
         run_id=run_id,
         payload_digest=digest(raw),
-        meta=encode(meta) if meta else b"",
+        meta=raw_meta,
     )
     place: dict[str, Any] = {
         "id": id,
@@ -137,6 +155,18 @@ def seal(
     return Sealed(entry, StoredEntry(seq, id, kind, body))
 
 
+def _read_back(raw: bytes, payload: EntryPayload, kind: str) -> EntryPayload:
+    try:
+        return decode(raw, type(payload))
+    except AgentError as error:
+        raise AgentError(
+            "InvalidEntry",
+            f"a {kind} entry could not be read again from what would be written: {error.message}; "
+            "check the types of the fields it was made with",
+            cause=error,
+        ) from error
+
+
 def kind_of(payload: EntryPayload) -> str:
     for cls in type(payload).__mro__:
         kind = PAYLOAD_KINDS.get(cls)
@@ -146,10 +176,26 @@ def kind_of(payload: EntryPayload) -> str:
 
 
 _envelope = msgspec.json.Decoder(Envelope).decode
+_fields = msgspec.json.Decoder(dict[str, msgspec.Raw]).decode
 
 
 def read_envelope(body: bytes) -> Envelope:
-    return _envelope(body)
+    """The envelope in ``body``; raises ``SessionCorrupt`` when there is none."""
+    try:
+        return _envelope(body)
+    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
+        return _read_newer(body, error)
+
+
+def _read_newer(body: bytes, why: Exception) -> Envelope:
+    try:
+        fields = _fields(body)
+        known = {name: fields.pop(name) for name in Envelope.__struct_encode_fields__ if name in fields}
+        envelope = _envelope(encode(known))
+    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
+        raise AgentError("SessionCorrupt", f"an entry cannot be read: {why}", cause=error) from error
+    place = {name: getattr(envelope, name) for name in envelope.__struct_fields__}
+    return _NewerEnvelope(**place, extra={key: bytes(raw) for key, raw in fields.items()})
 
 
 def expected_hash(envelope: Envelope, previous: str) -> str:
@@ -165,4 +211,5 @@ def expected_hash(envelope: Envelope, previous: str) -> str:
         run_id=envelope.run_id,
         payload_digest=envelope.purged_digest or digest(bytes(envelope.payload)),
         meta=bytes(envelope.meta),
+        extra=envelope.extra if isinstance(envelope, _NewerEnvelope) else None,
     )

@@ -7,21 +7,21 @@ instance of a subclass that has them as fields, so that it encodes, nests and co
 from __future__ import annotations
 
 import json
+import math
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from functools import lru_cache
 from typing import Any, NamedTuple, NoReturn, TypeVar, cast
 
 import msgspec
+from msgspec import inspect
 
 from ._base import SCHEMA_VERSION, JsonObject, find_unjson
 from ._errors import AgentError
 
 T = TypeVar("T")
-_MAX_UNKNOWN = 64
-_UNKNOWN_FIELD = re.compile(r"Object contains unknown field `(.*?)`(?: - at `\$(.*)`)?$", re.DOTALL)
-_BAD_TAG = re.compile(r"Invalid value '(.*)' - at `\$(.*)\.kind`$|Invalid value '(.*)' - at `\$\.kind`$")
-_STEP = re.compile(r"\.([A-Za-z_][A-Za-z0-9_]*)|\[(\d+)\]")
+_UNKNOWN_FIELD = "Object contains unknown field "
+_BAD_TAG = re.compile(r"Invalid value '(.*)' - at `\$(?:.*\.)?kind`$", re.DOTALL)
 
 _encode = msgspec.json.Encoder().encode
 
@@ -29,11 +29,30 @@ _encode = msgspec.json.Encoder().encode
 def encode(value: object) -> bytes:
     """``value`` as wire JSON. Text that is not valid Unicode and numbers JSON lacks are refused."""
     try:
-        return _encode(value)
-    except (UnicodeEncodeError, OverflowError, TypeError, msgspec.MsgspecError) as error:
+        data = _encode(value)
+        # NaN and infinity are written as null, and almost no value of ours has a null in it.
+        if b"null" in data and (problem := _find_unfinite(value)):
+            raise OverflowError(problem)
+    except (UnicodeEncodeError, OverflowError, ValueError, TypeError, RecursionError) as error:
         raise AgentError(
             "InvalidMessage", f"{type(value).__name__} cannot be written as JSON: {error}", cause=error
         ) from error
+    return data
+
+
+def _find_unfinite(value: object) -> str | None:
+    match value:
+        case float():
+            return None if math.isfinite(value) else f"the number {value} is not finite"
+        case msgspec.Struct():
+            items: Iterable[object] = (getattr(value, name) for name in value.__struct_fields__)
+        case dict():
+            items = cast("dict[object, object]", value).values()
+        case list() | tuple():
+            items = cast("list[object]", value)
+        case _:
+            return None
+    return next(filter(None, map(_find_unfinite, items)), None)
 
 
 def decode(data: bytes | bytearray | memoryview | str, type: type[T] | Any) -> T:
@@ -45,10 +64,10 @@ def decode(data: bytes | bytearray | memoryview | str, type: type[T] | Any) -> T
     try:
         return _decoder(type)(data)
     except msgspec.ValidationError as error:
-        if _UNKNOWN_FIELD.match(str(error)):
+        if str(error).startswith(_UNKNOWN_FIELD):
             return _decode_newer(data, type)
         _refuse(error)
-    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+    except (msgspec.DecodeError, UnicodeError, RecursionError) as error:
         raise AgentError("InvalidMessage", f"this is not JSON: {error}", cause=error) from error
 
 
@@ -60,10 +79,9 @@ def _decoder(type: Any) -> Callable[[Any], Any]:
 def _refuse(error: msgspec.ValidationError) -> NoReturn:
     found = _BAD_TAG.match(str(error))
     if found:
-        kind = found.group(1) or found.group(3)
         raise AgentError(
             "UnknownKind",
-            f"kind {kind!r} is not known to schema version {SCHEMA_VERSION}; "
+            f"kind {found.group(1)!r} is not known to schema version {SCHEMA_VERSION}; "
             "it was written by a newer version: upgrade turnlog to read it",
             cause=error,
         ) from error
@@ -71,51 +89,91 @@ def _refuse(error: msgspec.ValidationError) -> NoReturn:
 
 
 class _Unknown(NamedTuple):
-    path: tuple[str | int, ...]
-    key: str
-    value: Any
+    """What a newer writer added at one place, and further down from it by wire name or index."""
+
+    fields: JsonObject
+    below: dict[str | int, _Unknown]
 
 
 def _decode_newer(data: bytes | bytearray | memoryview | str, type: Any) -> Any:
-    plain = msgspec.json.decode(data)
-    unknown: list[_Unknown] = []
-    while True:
-        try:
-            value = msgspec.convert(plain, type)
-            break
-        except msgspec.ValidationError as error:
-            found = _UNKNOWN_FIELD.match(str(error))
-            if not found or len(unknown) >= _MAX_UNKNOWN:
-                _refuse(error)
-            key, path = found.group(1), _parse_path(found.group(2) or "")
-            unknown.append(_Unknown(path, key, _walk(plain, path).pop(key)))
-    # Deepest first: a rebuilt child must be in place before its parent is rebuilt around it.
-    for owner in sorted({item.path for item in unknown}, key=len, reverse=True):
-        extra = {item.key: item.value for item in unknown if item.path == owner}
-        value = _replace_at(value, owner, extra)
-    return value
+    plain, unknown = _part(msgspec.json.decode(data), _type_info(type))
+    try:
+        value = msgspec.convert(plain, type)
+    except msgspec.ValidationError as error:
+        _refuse(error)
+    return _graft(value, unknown)
 
 
-def _parse_path(text: str) -> tuple[str | int, ...]:
-    return tuple(name or int(index) for name, index in _STEP.findall(text))
+@lru_cache(maxsize=256)
+def _type_info(type: Any) -> inspect.Type:
+    return inspect.type_info(type)
 
 
-def _walk(plain: Any, path: tuple[str | int, ...]) -> Any:
-    for step in path:
-        plain = plain[step]
-    return plain
+def _part(plain: Any, info: inspect.Type) -> tuple[Any, _Unknown | None]:
+    """``plain`` without the fields that ``info`` does not have, and those fields."""
+    if isinstance(plain, dict):
+        given = cast("JsonObject", plain)
+        struct = _struct_for(given, info)
+        return (given, None) if struct is None else _part_fields(given, struct)
+    if isinstance(plain, list):
+        items = cast("list[Any]", plain)
+        kept, below = list(items), dict[str | int, _Unknown]()
+        for option in _options(info):
+            if isinstance(option, inspect.ListType):
+                for index, item in enumerate(items):
+                    kept[index], found = _part(item, option.item_type)
+                    if found:
+                        below[index] = found
+        return kept, _Unknown({}, below) if below else None
+    return plain, None
 
 
-def _replace_at(value: Any, path: tuple[str | int, ...], extra: JsonObject) -> Any:
-    if not path:
-        return _with_extra(value, extra)
-    step, rest = path[0], path[1:]
-    if isinstance(step, int):
+def _part_fields(plain: JsonObject, struct: inspect.StructType) -> tuple[Any, _Unknown | None]:
+    known = {field.encode_name: field.type for field in struct.fields}
+    kept: JsonObject = {}
+    fields: JsonObject = {}
+    below: dict[str | int, _Unknown] = {}
+    for key, item in plain.items():
+        if key in known:
+            kept[key], found = _part(item, known[key])
+            if found:
+                below[key] = found
+        elif key == struct.tag_field:
+            kept[key] = item
+        else:
+            fields[key] = item
+    return kept, _Unknown(fields, below) if fields or below else None
+
+
+def _struct_for(plain: JsonObject, info: inspect.Type) -> inspect.StructType | None:
+    for option in _options(info):
+        if isinstance(option, inspect.StructType) and (
+            option.tag_field is None or plain.get(option.tag_field) == option.tag
+        ):
+            return option
+    return None
+
+
+def _options(info: inspect.Type) -> tuple[inspect.Type, ...]:
+    return info.types if isinstance(info, inspect.UnionType) else (info,)
+
+
+def _graft(value: Any, unknown: _Unknown | None) -> Any:
+    """``value`` with the unknown fields put back where they were."""
+    if unknown is None:
+        return value
+    if isinstance(value, list):
         items = list(cast("list[Any]", value))
-        items[step] = _replace_at(items[step], rest, extra)
+        for index, found in unknown.below.items():
+            items[cast("int", index)] = _graft(items[cast("int", index)], found)
         return items
-    name = _field_of(value, step)
-    return msgspec.structs.replace(value, **{name: _replace_at(getattr(value, name), rest, extra)})
+    changed: JsonObject = {}
+    for wire_name, found in unknown.below.items():
+        name = _field_of(value, cast("str", wire_name))
+        changed[name] = _graft(getattr(value, name), found)
+    if changed:
+        value = msgspec.structs.replace(value, **changed)
+    return _with_extra(value, unknown.fields) if unknown.fields else value
 
 
 def _field_of(value: msgspec.Struct, wire_name: str) -> str:

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any, Literal, NamedTuple, TypeAlias
+from typing import Any, Literal, NamedTuple, TypeAlias, cast
 
 import msgspec
+
+from ._secrets import scrub
 
 Category: TypeAlias = Literal["model", "tool", "runtime", "session", "context", "loop", "value", "config"]
 
@@ -105,7 +107,8 @@ class ErrorInfo(
 class AgentError(Exception):
     """What went wrong, to which thing, and what to do next.
 
-    ``cause`` is for debugging: it never reaches a model, a log entry or an end user.
+    ``cause`` is for debugging: it never reaches a model, a log entry or an end user. Guarded secrets are
+    cut out of message and meta.
     """
 
     def __init__(
@@ -120,13 +123,14 @@ class AgentError(Exception):
         info = CODES.get(code)
         if info is None:
             raise ValueError(f"unknown error code {code!r}; codes are listed in turnlog.contract.CODES")
+        message = scrub(message)
         super().__init__(message)
         self.code = code
         self.message = message
         self.category: Category = info.category
         self.retryable = info.retryable if retryable is None else retryable
         self.cause = cause
-        self.meta: dict[str, Any] = dict(meta or {})
+        self.meta: dict[str, Any] = {key: _scrubbed(value) for key, value in (meta or {}).items()}
         if cause is not None:
             self.__cause__ = cause
 
@@ -158,6 +162,18 @@ class AgentError(Exception):
     def from_info(cls, info: ErrorInfo) -> AgentError:
         code = info.code if info.code in CODES else "ModelUnknownError"
         return cls(code, info.message, retryable=info.retryable, meta=info.meta)
+
+
+def _scrubbed(value: Any) -> Any:
+    match value:
+        case str():
+            return scrub(value)
+        case dict():
+            return {key: _scrubbed(item) for key, item in cast("dict[Any, Any]", value).items()}
+        case list() | tuple():
+            return [_scrubbed(item) for item in cast("list[Any]", value)]
+        case _:
+            return value
 
 
 def _rebuild(code: str, message: str, retryable: bool, meta: dict[str, Any]) -> AgentError:

@@ -19,6 +19,8 @@ GRAMMAR: dict[tuple[str, str], StreamState] = {
 }
 """(state, kind of delta) → next state. What is not here is a broken rule."""
 
+_CALL_KINDS = frozenset({"tool_call_start", "tool_call_args", "tool_call_end"})
+
 _WHY: dict[tuple[str, str], str] = {
     ("streaming", "start"): "a second start",
 }
@@ -46,14 +48,16 @@ class DeltaGrammar:
             if self._seq is not None and seq <= self._seq:
                 return f"seq {seq} after seq {self._seq}: it must increase"
             self._seq = seq
-        if call_id is not None and (broken := self._check_call(kind, call_id)):
+        if kind in _CALL_KINDS and (broken := self._check_call(kind, call_id)):
             return broken
         if kind == "done" and (unfinished := self.open_calls):
             return f"done while call {unfinished[0]} has no tool_call_end"
         self.state = following
         return None
 
-    def _check_call(self, kind: str, call_id: str) -> str | None:
+    def _check_call(self, kind: str, call_id: str | None) -> str | None:
+        if not call_id:
+            return f"{kind} names no call"
         known = self._calls.get(call_id)
         if kind == "tool_call_start":
             if known is not None:

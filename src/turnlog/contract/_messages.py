@@ -7,7 +7,16 @@ from typing import Literal, TypeAlias
 
 from ._base import JsonObject, Value, check_meta
 from ._errors import AgentError
-from ._parts import MessagePart, TextPart, ToolCallPart, ToolResultPart, text_part
+from ._parts import (
+    FileRefPart,
+    ImagePart,
+    MessagePart,
+    TextPart,
+    ThinkingPart,
+    ToolCallPart,
+    ToolResultPart,
+    text_part,
+)
 
 Role: TypeAlias = Literal["system", "user", "assistant", "tool"]
 
@@ -18,6 +27,9 @@ ROLE_PARTS: dict[str, frozenset[str]] = {
     "tool": frozenset({"tool_result"}),
 }
 """Which parts a role may hold. The one place that says so."""
+
+
+_PARTS = (TextPart, ThinkingPart, ToolCallPart, ToolResultPart, ImagePart, FileRefPart)
 
 
 class Message(Value, frozen=True, kw_only=True):
@@ -34,6 +46,12 @@ class Message(Value, frozen=True, kw_only=True):
                 "InvalidMessage", f"role {self.role!r} does not exist; roles are {', '.join(ROLE_PARTS)}"
             )
         for index, part in enumerate(self.parts):
+            if not isinstance(part, _PARTS):  # pyright: ignore[reportUnnecessaryIsInstance]
+                raise AgentError(
+                    "InvalidMessage",
+                    f"part {index} of a {self.role} message is a {type(part).__name__}, not a message part; "
+                    "text_part(...) makes one of text",
+                )
             if part.kind not in allowed:
                 raise AgentError(
                     "InvalidMessage",

@@ -37,11 +37,15 @@ class LoopLimits(Value, frozen=True, kw_only=True):
 
 
 class RetryPolicy(Value, frozen=True, kw_only=True):
-    """How often and how patiently a failed model call is tried again."""
+    """How often and how patiently a failed model call is tried again.
+
+    A provider that asks for a longer wait than ``max_retry_after_ms`` is not asked again.
+    """
 
     max_attempts: int = 4
     base_delay_ms: int = 500
     max_delay_ms: int = 30_000
+    max_retry_after_ms: int = 120_000
     jitter: float = 0.25
 
 

@@ -2,9 +2,14 @@
 
 from __future__ import annotations
 
+import json
+from urllib.parse import quote
+
 MASK = "[secret]"
 _MIN_LENGTH = 8
-_live: set[str] = set()
+_live: tuple[str, ...] = ()
+"""What to look for, longest first: a key that holds another key is masked whole. Replaced, never changed:
+threads read it while another adds to it."""
 
 
 class Secret:
@@ -29,9 +34,14 @@ class Secret:
 
 
 def guard(value: str) -> None:
-    """Remember ``value`` as secret. Short values are not: masking them would shred ordinary text."""
+    """Remember ``value`` as secret, also as JSON and URLs spell it. Short values are not: masking them
+    would shred ordinary text."""
+    global _live  # noqa: PLW0603
     if len(value) >= _MIN_LENGTH:
-        _live.add(value)
+        forms = {value, json.dumps(value)[1:-1], json.dumps(value, ensure_ascii=False)[1:-1]}
+        forms |= {quote(value, errors="replace"), quote(value, safe="", errors="replace")}
+        if not forms <= set(_live):
+            _live = tuple(sorted({*_live, *forms}, key=lambda form: (-len(form), form)))
 
 
 def has_secret(text: str) -> bool:
