@@ -6,7 +6,7 @@ from typing import Any, Literal, TypeVar
 
 import msgspec
 
-from turnlog.contract import AgentError, JsonObject, Message, RequestMetadata, ToolChoice, ToolSpec
+from turnlog.contract import AgentError, JsonObject, Message, RequestMetadata, Secret, ToolChoice, ToolSpec
 
 C = TypeVar("C", bound="ModelConfig")
 
@@ -75,6 +75,18 @@ def build_config(cls: type[C], fields: dict[str, Any], base: C | None = None) ->
     try:
         given = {} if base is None else {name: getattr(base, name) for name in known}
         plain = {cls.__struct_encode_fields__[known.index(k)]: v for k, v in {**given, **fields}.items()}
-        return msgspec.convert(msgspec.to_builtins(plain), cls)
-    except msgspec.ValidationError as error:
+        return msgspec.convert(msgspec.to_builtins(plain, enc_hook=_open), cls, dec_hook=_close)
+    except (msgspec.ValidationError, TypeError, NotImplementedError) as error:
         raise AgentError("ConfigInvalid", f"{cls.__name__}: {error}", cause=error) from error
+
+
+def _open(value: Any) -> Any:
+    if isinstance(value, Secret):
+        return value.reveal()
+    raise NotImplementedError(f"a {type(value).__name__} is not configuration")
+
+
+def _close(kind: type, value: Any) -> Any:
+    if kind is Secret and isinstance(value, str):
+        return Secret(value)
+    raise NotImplementedError(f"expected a {kind.__name__}")

@@ -14,11 +14,15 @@ if TYPE_CHECKING:
     from turnlog.models import ScriptedCall, ScriptedError, ScriptedModel, Turn
 
     from ._ids import FixedIds
+    from ._loopback import Loopback, LoopbackAnswer, LoopbackRequest
     from ._time import FixedClock, VirtualClock
 
 __all__ = [
     "FixedClock",
     "FixedIds",
+    "Loopback",
+    "LoopbackAnswer",
+    "LoopbackRequest",
     "ScriptedCall",
     "ScriptedError",
     "ScriptedModel",
@@ -31,6 +35,8 @@ _HOMES: dict[str, str] = {
     "FixedClock": "turnlog.testing._time",
     "FixedIds": "turnlog.testing._ids",
     "Loopback": "turnlog.testing._loopback",
+    "LoopbackAnswer": "turnlog.testing._loopback",
+    "LoopbackRequest": "turnlog.testing._loopback",
     "ScriptedCall": "turnlog.models",
     "ScriptedError": "turnlog.models",
     "ScriptedModel": "turnlog.models",

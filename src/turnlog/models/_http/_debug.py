@@ -1,0 +1,48 @@
+"""Debug records of what a provider is sent and sends. Off unless ``TURNLOG_DEBUG`` names ``provider``."""
+
+from __future__ import annotations
+
+import logging
+import os
+from collections.abc import Mapping
+
+from turnlog.contract import MASK, scrub
+
+_log = logging.getLogger("turnlog.provider")
+_SHOWN_HEADERS = frozenset(
+    {"accept", "content-type", "content-length", "user-agent", "retry-after", "retry-after-ms", "date"}
+)
+_BODY_LIMIT = 20_000
+
+
+def debug_is_on() -> bool:
+    switched = os.environ.get("TURNLOG_DEBUG")
+    return bool(switched) and bool({"provider", "all", "*"} & {word.strip() for word in switched.split(",")})
+
+
+def log_request(url: str, headers: Mapping[str, str], body: bytes) -> None:
+    if debug_is_on():
+        _log.debug("request %s", scrub(url), extra={"headers": _safe(headers), "body": _short(body)})
+
+
+def log_response(url: str, status: int, headers: Mapping[str, str], body: bytes | None = None) -> None:
+    if debug_is_on():
+        extra: dict[str, object] = {"headers": _safe(headers)}
+        if body is not None:
+            extra["body"] = _short(body)
+        _log.debug("response %d from %s", status, scrub(url), extra=extra)
+
+
+def _safe(headers: Mapping[str, str]) -> dict[str, str]:
+    """Names of all headers; values only of those that cannot hold a key."""
+    shown: dict[str, str] = {}
+    for name, value in headers.items():
+        name = name.lower()
+        harmless = name in _SHOWN_HEADERS or "ratelimit" in name or name.endswith("request-id")
+        shown[name] = scrub(value) if harmless else MASK
+    return shown
+
+
+def _short(body: bytes) -> str:
+    text = scrub(body[:_BODY_LIMIT].decode("utf-8", "replace"))
+    return text if len(body) <= _BODY_LIMIT else f"{text}… ({len(body)} bytes)"

@@ -1,0 +1,301 @@
+"""One request and its answer, read piece by piece under limits of time and size."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncGenerator, AsyncIterator, Mapping
+from types import TracebackType
+from typing import Any
+
+import httpx2
+
+from turnlog.contract import AgentError, scrub
+
+from .._faults import map_fault
+from ._config import HttpModelConfig
+from ._debug import log_request, log_response
+from ._inflate import Inflater
+from ._json_stream import JSONStreamReader
+from ._sse import MAX_TOTAL, ServerEvent, SSEReader
+from ._watch import SilenceWatch
+
+_ERROR_BODY_LIMIT = 256 * 1024
+_JSON_BODY_LIMIT = 64 * 1024 * 1024
+_DRAIN_SECONDS = 0.05
+
+
+class Exchange:
+    """``async with`` it: the request is sent, a refusal is raised, the answer is there to be read.
+
+    After ``__aenter__`` the status is below 300. ``sse``, ``json_values``, ``pieces`` and ``body`` read the
+    answer; leaving the block closes the connection at once, unless ``finished`` was called and the rest of
+    the answer is already here, so that the connection can serve the next call.
+    """
+
+    def __init__(
+        self,
+        client: httpx2.AsyncClient,
+        url: str,
+        body: bytes,
+        headers: Mapping[str, str],
+        config: HttpModelConfig,
+        provider: str,
+    ) -> None:
+        self._client = client
+        self._url = url
+        self._request_body = body
+        self._request_headers = headers
+        self._config = config
+        self._provider = provider
+        self._response: httpx2.Response | None = None
+        self._source: AsyncIterator[bytes] | None = None
+        self._open: list[AsyncGenerator[Any, None]] = []
+        self._finished = False
+        self.status = 0
+        self.headers: Mapping[str, str] = {}
+
+    # ── opening and closing ──
+
+    async def __aenter__(self) -> Exchange:
+        self._watch = SilenceWatch(self._config.timeout_first_byte)
+        log_request(self._url, self._request_headers, self._request_body)
+        request = self._client.build_request(
+            "POST",
+            self._url,
+            content=self._request_body,
+            headers={**self._request_headers, "accept-encoding": "identity"},
+            timeout=httpx2.Timeout(None, connect=self._config.timeout_connect),
+        )
+        try:
+            self._watch.begin()
+            self._response = await self._client.send(request, stream=True, follow_redirects=False)
+            self._watch.done()
+            self.status = self._response.status_code
+            self.headers = self._response.headers
+            if self.status >= 300:
+                raise await self._refusal()
+            log_response(self._url, self.status, self.headers)
+        except BaseException as error:
+            await self._close()
+            failure = self._explain(error)
+            if failure is error:
+                raise
+            raise failure from error
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if self._finished and (kind is None or kind is GeneratorExit):
+            await self._drain()
+        await self._close()
+
+    def finished(self) -> None:
+        """The protocol says nothing more will come: the connection may be kept."""
+        self._finished = True
+
+    async def _drain(self) -> None:
+        """Read the end of a finished answer, which is nearly always here already, to keep the connection."""
+        source = self._source
+        if source is None:
+            return
+        try:
+            async with asyncio.timeout(_DRAIN_SECONDS):
+                async for _ in source:
+                    pass
+        except (TimeoutError, httpx2.HTTPError):
+            pass
+
+    async def _close(self) -> None:
+        self._watch.stop()
+        for generator in self._open:
+            await generator.aclose()
+        close = getattr(self._source, "aclose", None)
+        if close is not None:
+            await close()
+        if self._response is not None:
+            await self._response.aclose()
+
+    async def _refusal(self) -> AgentError:
+        body = b""
+        try:
+            body = await self._read(_ERROR_BODY_LIMIT, strict=False)
+        except AgentError as error:
+            if error.code == "ModelTimeout" or not body:
+                body = b""
+        log_response(self._url, self.status, self.headers, body)
+        return map_fault(self.status, self.headers, body, self._provider)
+
+    # ── reading ──
+
+    @property
+    def kind(self) -> str:
+        """What the answer's content type says: ``sse``, ``json``, ``ndjson``, ``html`` or ``other``."""
+        said = self.headers.get("content-type", "").partition(";")[0].strip().lower()
+        if said == "text/event-stream":
+            return "sse"
+        if said in ("application/json", "text/json") or said.endswith("+json"):
+            return "json"
+        if said in ("application/x-ndjson", "application/jsonl", "application/json-lines"):
+            return "ndjson"
+        return "html" if said in ("text/html", "application/xhtml+xml") else "other"
+
+    @property
+    def request_id(self) -> str | None:
+        for name in ("x-request-id", "request-id", "x-amzn-requestid", "cf-ray"):
+            if value := self.headers.get(name):
+                return value
+        return None
+
+    async def pieces(self) -> AsyncGenerator[bytes, None]:
+        """The body's bytes as they come, decompressed; raises what the connection's end means."""
+        assert self._response is not None
+        encoding = self.headers.get("content-encoding", "identity").strip().lower()
+        inflater = None if encoding in ("identity", "") else Inflater(encoding)
+        if self._source is None:
+            self._source = aiter(self._response.stream)  # type: ignore[arg-type]
+        source, watch = self._source, self._watch
+        try:
+            while True:
+                watch.begin()
+                try:
+                    piece = await anext(source)
+                except StopAsyncIteration:
+                    return
+                watch.done()
+                if watch.limit != self._config.timeout_silence:
+                    watch.restart(self._config.timeout_silence)
+                if inflater is None:
+                    yield piece
+                else:
+                    for plain in inflater.feed(piece):
+                        yield plain
+        except GeneratorExit:
+            raise
+        except BaseException as error:
+            failure = self._explain(error)
+            if failure is error:
+                raise
+            raise failure from error
+        finally:
+            watch.done()
+
+    async def sse(self, **limits: int) -> AsyncGenerator[list[ServerEvent], None]:
+        """The events of each piece that held any; last, what an unfinished event holds (it may be cut).
+
+        Raises a clear error for an answer that is no event stream (a proxy's page, say).
+        """
+        if self.kind == "html":
+            raise await self._not_a_stream()
+        reader = SSEReader(**limits)
+        feed = reader.feed
+        pieces = self.pieces()
+        self._open.append(pieces)
+        async for piece in pieces:
+            events = feed(piece)
+            if events:
+                yield events
+        if events := reader.end():
+            yield events
+
+    async def json_values(self, **limits: int) -> AsyncGenerator[list[bytes], None]:
+        """The JSON objects of a line-by-line or growing-array stream, as bytes, in the pieces they came.
+
+        A stream that ends inside a value, or an array that was never closed, is a cut connection.
+        """
+        if self.kind == "html":
+            raise await self._not_a_stream()
+        reader = JSONStreamReader(**limits)
+        pieces = self.pieces()
+        self._open.append(pieces)
+        async for piece in pieces:
+            if values := reader.feed(piece):
+                yield values
+        if reader.end() or not reader.closed:
+            raise AgentError("ModelServerError", f"{self._provider}: the connection ended inside the answer")
+
+    async def body(self, limit: int = _JSON_BODY_LIMIT) -> bytes:
+        """The whole body, when the server answered without streaming."""
+        return await self._read(limit, strict=True)
+
+    async def _read(self, limit: int, *, strict: bool) -> bytes:
+        whole = bytearray()
+        pieces = self.pieces()
+        self._open.append(pieces)
+        async for piece in pieces:
+            whole += piece
+            if len(whole) > limit:
+                if strict:
+                    raise AgentError(
+                        "ModelProtocolError", f"the answer is larger than {limit} bytes", retryable=False
+                    )
+                break
+        return bytes(whole[:limit])
+
+    # ── what failures mean ──
+
+    async def _not_a_stream(self) -> AgentError:
+        page = await self._read(2048, strict=False)
+        start = " ".join(page.decode("utf-8", "replace").split())[:200]
+        return AgentError(
+            "ModelProtocolError",
+            f"{self._url} answered with an HTML page instead of an event stream: {scrub(start)!r}; "
+            "a proxy or login page is in between, or base_url is wrong",
+            retryable=False,
+        )
+
+    def _explain(self, error: BaseException) -> BaseException:
+        """The error to raise for ``error``; itself when it is not the connection's."""
+        if isinstance(error, asyncio.CancelledError):
+            if not self._watch.took_effect():
+                return error
+            return self._timeout(error)
+        if not isinstance(error, (httpx2.HTTPError, httpx2.StreamError, httpx2.InvalidURL, OSError)):
+            return error
+        return explain_transport(error, self._url, self.status > 0, self._config)
+
+    def _timeout(self, error: BaseException) -> AgentError:
+        limit = self._watch.limit
+        what = (
+            "sent nothing more" if limit == self._config.timeout_silence and self.status else "sent no byte"
+        )
+        name = "timeout_silence" if what == "sent nothing more" else "timeout_first_byte"
+        return AgentError(
+            "ModelTimeout", f"{self._url} {what} for {limit:g} seconds; raise {name} if it may", cause=error
+        )
+
+
+def explain_transport(error: BaseException, url: str, answered: bool, config: HttpModelConfig) -> AgentError:
+    """One of our codes for what the HTTP client raised."""
+    said = scrub(str(error)) or type(error).__name__
+    match error:
+        case httpx2.ConnectTimeout() | httpx2.PoolTimeout():
+            return AgentError(
+                "ModelTimeout",
+                f"no connection to {url} within {config.timeout_connect:g} seconds; "
+                "check the address and the network, or raise timeout_connect",
+                cause=error,
+            )
+        case httpx2.TimeoutException():
+            return AgentError("ModelTimeout", f"{url} took too long: {said}", cause=error)
+        case httpx2.ConnectError() | httpx2.ProxyError():
+            tls = "certificate" in said.lower() or "ssl" in said.lower()
+            hint = (
+                "the TLS handshake failed: check the certificate, the clock and https:// in base_url"
+                if tls
+                else "is the server running, and are base_url and the proxy settings right?"
+            )
+            return AgentError(
+                "ModelTimeout",
+                f"no connection to {url}: {said}; {hint}",
+                cause=error,
+                retryable=not tls,
+            )
+        case httpx2.UnsupportedProtocol() | httpx2.InvalidURL() | httpx2.LocalProtocolError():
+            return AgentError("ConfigInvalid", f"cannot send to {url}: {said}", cause=error)
+        case _:
+            when = "in the middle of the answer" if answered else "before it answered"
+            return AgentError("ModelServerError", f"{url} closed the connection {when}: {said}", cause=error)
+
+
+__all__ = ["MAX_TOTAL", "Exchange", "explain_transport"]

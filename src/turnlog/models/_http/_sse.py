@@ -1,0 +1,128 @@
+"""Server-sent events, read from bytes as they come.
+
+Lines end with LF, CRLF or CR and with nothing else: U+2028 inside a text is text. Pieces may be cut
+anywhere, inside a character and inside a CRLF too. Nearly all streams send ``data: {…}`` and a blank
+line, so that shape is cut out of the buffer with one ``split``; everything else takes the slow path.
+"""
+
+from __future__ import annotations
+
+from typing import TypeAlias
+
+from turnlog.contract import AgentError
+
+ServerEvent: TypeAlias = tuple[str, bytes]
+"""(event name, or "" when none was sent; its data, lines joined by LF)."""
+
+MAX_EVENT = 32 * 1024 * 1024
+MAX_TOTAL = 512 * 1024 * 1024
+_BOM = b"\xef\xbb\xbf"
+
+
+class SSEReader:
+    """``feed`` bytes, get whole events; ``end`` gives what the last, unfinished one holds.
+
+    A comment, an ``id`` and a ``retry`` field yield nothing, and an event without data none either. A
+    block of plain JSON between events, which is how some servers report an error, counts as data.
+    Raises ``ModelProtocolError`` when one event or the whole stream outgrows its limit.
+    """
+
+    __slots__ = ("_after_cr", "_begun", "_buffer", "_max_event", "_max_total", "_total")
+
+    def __init__(self, *, max_event: int = MAX_EVENT, max_total: int = MAX_TOTAL) -> None:
+        self._buffer = bytearray()
+        self._begun = False
+        self._after_cr = False
+        self._total = 0
+        self._max_event = max_event
+        self._max_total = max_total
+
+    def feed(self, piece: bytes) -> list[ServerEvent]:
+        self._total += len(piece)
+        if self._total > self._max_total:
+            raise _too_large("the stream", self._max_total)
+        if self._after_cr or b"\r" in piece:
+            piece = self._plain_lines(piece)
+        buffer = self._buffer
+        if not self._begun:
+            buffer += piece
+            if len(buffer) < 3 and _BOM.startswith(buffer):
+                return []
+            self._begun = True
+            if buffer.startswith(_BOM):
+                del buffer[:3]
+            piece = bytes(buffer)
+            buffer.clear()
+        if not buffer:
+            blocks = piece.split(b"\n\n")
+        else:
+            seen = len(buffer) - 1  # the blank line may straddle the two pieces
+            buffer += piece
+            if buffer.find(b"\n\n", seen) < 0:
+                if len(buffer) > self._max_event:
+                    raise _too_large("one event", self._max_event)
+                return []
+            blocks = bytes(buffer).split(b"\n\n")
+            buffer.clear()
+        rest = blocks.pop()
+        if rest:
+            if len(rest) > self._max_event:
+                raise _too_large("one event", self._max_event)
+            buffer += rest
+        return self._events(blocks)
+
+    def end(self) -> list[ServerEvent]:
+        """The event that no blank line closed, if any. It may be cut: whoever reads it must check."""
+        rest, self._buffer = bytes(self._buffer), bytearray()
+        return self._events([rest]) if rest else []
+
+    def _events(self, blocks: list[bytes]) -> list[ServerEvent]:
+        events: list[ServerEvent] = []
+        for block in blocks:
+            if block[:6] == b"data: " and b"\n" not in block:
+                if len(block) > self._max_event:
+                    raise _too_large("one event", self._max_event)
+                events.append(("", block[6:]))
+            elif block:
+                if len(block) > self._max_event:
+                    raise _too_large("one event", self._max_event)
+                event = _parse(block)
+                if event is not None:
+                    events.append(event)
+        return events
+
+    def _plain_lines(self, piece: bytes) -> bytes:
+        """CRLF and CR become LF; a CR that ends the piece counts at once, the LF after it is skipped."""
+        if not piece:
+            return piece
+        if self._after_cr and piece[:1] == b"\n":
+            piece = piece[1:]
+        self._after_cr = piece[-1:] == b"\r"
+        return piece.replace(b"\r\n", b"\n").replace(b"\r", b"\n")
+
+
+def _parse(block: bytes) -> ServerEvent | None:
+    bare = block.strip()
+    if bare[:1] in (b"{", b"["):  # no field of SSE begins so: a server that fell back to plain JSON
+        return "", bare
+    name = b""
+    data: list[bytes] = []
+    for line in block.split(b"\n"):
+        field, _, value = line.partition(b":")
+        if value[:1] == b" ":
+            value = value[1:]
+        if field == b"data":
+            data.append(value)
+        elif field == b"event":
+            name = value
+    if not data:
+        return None
+    return name.decode("utf-8", "replace"), data[0] if len(data) == 1 else b"\n".join(data)
+
+
+def _too_large(what: str, limit: int) -> AgentError:
+    return AgentError(
+        "ModelProtocolError",
+        f"{what} is larger than {limit} bytes; the server does not speak this protocol, or never stops",
+        retryable=False,
+    )
