@@ -1,0 +1,87 @@
+"""Content blocks while they stream, and what is read out of the API's loose JSON."""
+
+from __future__ import annotations
+
+from typing import Any, Literal, TypeAlias, cast
+
+from turnlog.contract import JsonObject, TokenUsage
+
+ORIGIN = "anthropic"
+"""The family that reads back what this adapter puts into ``providerData``."""
+
+BlockKind: TypeAlias = Literal["text", "thinking", "call", "verbatim"]
+
+KINDS: dict[str, BlockKind] = {"text": "text", "thinking": "thinking", "tool_use": "call"}
+"""Blocks that have a part of ours; all others travel verbatim."""
+
+_KNOWN_CALL = frozenset({"type", "id", "name", "input", "caller"})
+_COUNTS = ("input_tokens", "output_tokens", "cache_read_input_tokens", "cache_creation_input_tokens")
+
+
+class Block:
+    """One content block, from its start to its stop."""
+
+    __slots__ = ("args", "citations", "key", "kind", "raw", "signature")
+
+    def __init__(self, kind: BlockKind, key: str, raw: JsonObject) -> None:
+        self.kind: BlockKind = kind
+        self.key = key
+        self.raw = raw
+        self.args: list[str] = []
+        self.signature = as_text(raw.get("signature")) if kind == "thinking" else ""
+        self.citations: list[Any] = list(raw.get("citations") or ()) if kind == "text" else []
+
+    @property
+    def name(self) -> str:
+        return as_text(self.raw.get("name"))
+
+    def grow(self, delta: JsonObject) -> None:
+        """Add a delta of a kind we do not know: text is appended, anything else replaced."""
+        raw = self.raw
+        for key, value in delta.items():
+            if key == "type" or value is None:
+                continue
+            if isinstance(value, str):
+                raw[key] = as_text(raw.get(key)) + value
+            elif key == "citation":
+                raw["citations"] = [*(raw.get("citations") or ()), value]
+            else:
+                raw[key] = value
+
+
+def call_data(raw: JsonObject) -> JsonObject:
+    """What a call must carry back. A call that the model made itself needs no ``caller``."""
+    data: JsonObject = {"origin": ORIGIN}
+    if raw.get("id"):
+        data["id"] = raw["id"]
+    caller = as_object(raw.get("caller"))
+    if caller and caller.get("type") != "direct":
+        data["caller"] = caller
+    further = {key: value for key, value in raw.items() if key not in _KNOWN_CALL and value is not None}
+    return {**data, "block": further} if further else data
+
+
+def usage_of(counts: JsonObject) -> TokenUsage:
+    """Our counts of Anthropic's, which leave cached input out of ``input_tokens``."""
+    fresh, output, read, written = (_number(counts.get(name)) for name in _COUNTS)
+    total_input = (fresh or 0) + (read or 0) + (written or 0)
+    return TokenUsage(
+        input_tokens=total_input,
+        output_tokens=output or 0,
+        total_tokens=total_input + (output or 0),
+        cached_input_tokens=read,
+        cache_write_tokens=written,
+        reasoning_tokens=_number(as_object(counts.get("output_tokens_details")).get("thinking_tokens")),
+    )
+
+
+def as_text(value: Any) -> str:
+    return value if isinstance(value, str) else ""
+
+
+def as_object(value: Any) -> JsonObject:
+    return cast("JsonObject", value) if isinstance(value, dict) else {}
+
+
+def _number(value: Any) -> int | None:
+    return value if isinstance(value, int) and not isinstance(value, bool) and value >= 0 else None
