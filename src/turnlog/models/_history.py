@@ -1,0 +1,263 @@
+"""Histories made fit for a provider: what every adapter needs when it turns messages into its own words.
+
+Nothing here changes a message. Where a history is well-formed the same objects come back, so that what
+was encoded once can be used again.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Sequence
+from hashlib import sha256
+from typing import Any, cast
+
+from turnlog.contract import (
+    FileRef,
+    FileRefPart,
+    Image,
+    ImagePart,
+    JsonObject,
+    Message,
+    TextPart,
+    ToolResult,
+    ToolResultPart,
+    ToolSpec,
+    encode,
+    text_part,
+)
+
+NO_RESULT = "No result was recorded for this call: it was not run, or its outcome was lost."
+_NAME = re.compile(r"[A-Za-z0-9_-]{1,64}")
+_NOT_IN_NAMES = re.compile(r"[^A-Za-z0-9_-]+")
+
+
+# ── pairing of calls and results ──
+
+
+def complete_calls(messages: Sequence[Message]) -> list[Message]:
+    """``messages`` with every call answered right after the message that made it.
+
+    A group is an assistant's message with calls and one tool message with all their results, in call
+    order. Results that came apart are joined, late ones are moved up, missing ones are filled with
+    :data:`NO_RESULT`, and results of calls that are not in the history are left out.
+    """
+    whole: list[Message] = []
+    count = len(messages)
+    at = 0
+    while at < count:
+        message = messages[at]
+        at += 1
+        if message.role == "tool":
+            continue  # answers nothing that precedes it
+        whole.append(message)
+        if message.role != "assistant":
+            continue
+        calls = [part.payload.tool_call_id for part in message.tool_calls]
+        if not calls:
+            continue
+        if at < count and _answers(messages[at], calls) and not _more_results(messages, at + 1):
+            whole.append(messages[at])
+            at += 1
+            continue
+        found: dict[str, ToolResultPart] = {}
+        others: list[Message] = []
+        first: Message | None = None
+        while at < count and messages[at].role != "assistant":
+            later = messages[at]
+            at += 1
+            if later.role == "tool":
+                first = first or later
+                for part in later.tool_results:
+                    found.setdefault(part.payload.tool_call_id, part)
+            else:
+                others.append(later)
+        whole.append(_joined(first or message, calls, found))
+        whole.extend(others)
+    return whole
+
+
+def settled(messages: Sequence[Message]) -> int:
+    """How many of ``messages`` keep their form whatever is appended: all, or those before an assistant's
+    message with calls that no other assistant's message follows (its results may still come)."""
+    for at in range(len(messages) - 1, -1, -1):
+        message = messages[at]
+        if message.role == "assistant":
+            return at if message.tool_calls else len(messages)
+    return len(messages)
+
+
+def _answers(message: Message, calls: list[str]) -> bool:
+    return message.role == "tool" and [part.payload.tool_call_id for part in message.tool_results] == calls
+
+
+def _more_results(messages: Sequence[Message], at: int) -> bool:
+    while at < len(messages) and messages[at].role != "assistant":
+        if messages[at].role == "tool":
+            return True
+        at += 1
+    return False
+
+
+def _joined(place: Message, calls: list[str], found: dict[str, ToolResultPart]) -> Message:
+    parts = [
+        found.get(call)
+        or ToolResultPart(payload=ToolResult(tool_call_id=call, is_error=True, content=NO_RESULT))
+        for call in calls
+    ]
+    return Message(run_id=place.run_id, role="tool", parts=list(parts), timestamp=place.timestamp)
+
+
+# ── names ──
+
+
+def safe_name(name: str) -> str:
+    """``name`` where providers take it (letters, digits, ``_``, ``-``; 64 at most), else one made from it.
+
+    Depends on the name alone, so the same call reads the same in every request.
+    """
+    if _NAME.fullmatch(name):
+        return name
+    mark = sha256(name.encode("utf-8", "surrogatepass")).hexdigest()[:8]
+    return f"{_NOT_IN_NAMES.sub('_', name)[:55]}_{mark}"
+
+
+class ToolNames:
+    """The way back from the names a provider sees to ours."""
+
+    __slots__ = ("_ours",)
+
+    def __init__(self, specs: Iterable[ToolSpec]) -> None:
+        self._ours = {wire: spec.name for spec in specs if (wire := safe_name(spec.name)) != spec.name}
+
+    def ours(self, wire: str) -> str:
+        return self._ours.get(wire, wire) if self._ours else wire
+
+
+def short_id(call_id: str, length: int, alphabet: str) -> str:
+    """An id of exactly ``length`` characters made from ``call_id``, for providers that insist."""
+    number = int.from_bytes(sha256(call_id.encode()).digest()[:16], "big")
+    text = ""
+    for _ in range(length):
+        number, digit = divmod(number, len(alphabet))
+        text += alphabet[digit]
+    return text
+
+
+# ── contents ──
+
+
+def own_data(provider_data: JsonObject | None, family: str) -> JsonObject | None:
+    """``provider_data`` when ``family`` made it; None for what belongs to others."""
+    if provider_data is None or provider_data.get("origin") != family:
+        return None
+    return provider_data
+
+
+def data_url(image: Image) -> str | None:
+    """The address to give a provider: the image itself, or where it lies; None when neither can be sent."""
+    if image.data is not None:
+        return f"data:{image.mime_type};base64,{image.data}"
+    if image.url is not None and image.url.startswith(("http://", "https://", "data:")):
+        return image.url
+    return None
+
+
+def split_data_url(url: str) -> tuple[str, str] | None:
+    """(mime type, base64) of a ``data:`` address; None for any other."""
+    found = re.fullmatch(r"data:([^;,]*);base64,(.*)", url, re.DOTALL)
+    return (found.group(1), found.group(2)) if found else None
+
+
+def image_note(image: Image) -> str:
+    """What stands in for an image that cannot be shown to this model."""
+    where = f" at {image.url}" if image.url and not image.url.startswith(("data:", "blob:")) else ""
+    return f"[image ({image.mime_type}){where}: not shown, this model takes no images]"
+
+
+def missing_note(image: Image) -> str:
+    """What stands in for an image whose bytes are not here."""
+    return f"[image ({image.mime_type}): its data is not available]"
+
+
+def file_note(file: FileRef) -> str:
+    """A file reference in words; the model reads the file with its tools."""
+    about = ", ".join(
+        text for text in (file.mime_type, f"{file.size} bytes" if file.size is not None else None) if text
+    )
+    return f"[file: {file.path}{f' ({about})' if about else ''}]"
+
+
+def result_parts(result: ToolResult) -> list[TextPart | ImagePart | FileRefPart]:
+    """A result's content as parts; text and JSON become one text part."""
+    content = result.content
+    if isinstance(content, list):
+        return content
+    return [text_part(content if isinstance(content, str) else encode(content).decode())]
+
+
+def result_text(result: ToolResult) -> tuple[str, list[Image]]:
+    """(text of a result, images in it). Files are named; an error without flag on the wire says so."""
+    images: list[Image] = []
+    if isinstance(result.content, str):
+        text = result.content
+    else:
+        lines: list[str] = []
+        for part in result_parts(result):
+            match part:
+                case TextPart():
+                    lines.append(part.payload.text)
+                case ImagePart():
+                    images.append(part.payload)
+                case FileRefPart():
+                    lines.append(file_note(part.payload))
+        text = "\n".join(lines)
+    return text, images
+
+
+# ── system prompt ──
+
+
+def split_system(
+    messages: Sequence[Message], system_prompt: str | None
+) -> tuple[list[str], Sequence[Message]]:
+    """(texts of the system prompt, the other messages), for providers that want it apart.
+
+    Taken are the given prompt and the system messages before the first other one; a later one stays where
+    it is, for the adapter to render as a note.
+    """
+    texts = [system_prompt] if system_prompt else []
+    at = 0
+    while at < len(messages) and messages[at].role == "system":
+        if messages[at].text:
+            texts.append(messages[at].text)
+        at += 1
+    return texts, messages[at:] if at else messages
+
+
+# ── schemas ──
+
+
+def object_schema(schema: JsonObject) -> JsonObject:
+    """``schema`` with the ``type`` and ``properties`` that every provider asks of a tool's parameters."""
+    if schema.get("type") == "object" and "properties" in schema:
+        return schema
+    return {"type": "object", "properties": {}, **schema}
+
+
+def is_strict(schema: Any) -> bool:
+    """Whether ``schema`` may be sent as strict: every object closed, every property required."""
+    if isinstance(schema, list):
+        return all(is_strict(item) for item in cast("list[Any]", schema))
+    if not isinstance(schema, dict):
+        return True
+    known = cast("JsonObject", schema)
+    if known.get("type") == "object" or "properties" in known:
+        properties: Any = known.get("properties") or {}
+        required: Any = known.get("required") or []
+        if known.get("additionalProperties") is not False or set(properties) != set(required):
+            return False
+    return all(
+        is_strict(value)
+        for key, value in known.items()
+        if key not in ("enum", "const", "default", "examples")
+    )
