@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import asyncio
+import inspect
+import logging
 from abc import ABC, abstractmethod
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Sequence
 from typing import Any, ClassVar, TypeAlias, final
@@ -29,6 +32,7 @@ from ._stream import DeltaStream
 ErrorMapper: TypeAlias = Callable[[BaseException], AgentError | None]
 """Turns what a client raised into one of our codes; None leaves it to the adapter's own table."""
 
+_log = logging.getLogger("turnlog.models")
 _NO_METADATA = RequestMetadata(session_id="", run_id="")
 
 
@@ -104,6 +108,10 @@ class Model(ABC):
         Never raises for what the provider does: that arrives as the ``error`` delta. Raises ``AgentError``
         for bad ``params`` before anything is sent.
         """
+        if isinstance(messages, str | Message):
+            raise AgentError(
+                "InvalidMessage", "stream takes a list of messages; user_message(text) makes one of text"
+            )
         config = self._config
         own = {name: value for name, value in params.items() if name in config.__struct_fields__}
         if own:
@@ -117,14 +125,18 @@ class Model(ABC):
             metadata=request_metadata or _NO_METADATA,
             config=config,
             params={name: value for name, value in params.items() if name not in own},
+            raw=[] if config.include_raw else None,
         )
         return self._guarded(request)
 
     async def _guarded(self, request: ModelRequest) -> AsyncGenerator[MessageDelta, None]:
         meta = request.metadata
-        out = DeltaStream(meta.run_id, self._clock, self._ids)
-        source = self._stream(request)
+        out = DeltaStream(meta.run_id, self._clock, self._ids, request.raw)
+        source: Any = None
         try:
+            source = self._stream(request)
+            if inspect.iscoroutine(source):  # an adapter may do its first step before it has an iterator
+                source = await source
             async for chunk in source:
                 if type(chunk) is StreamStart and meta.run_id:
                     chunk = _placed(chunk, meta)
@@ -138,27 +150,42 @@ class Model(ABC):
                     return
         except AgentError as error:
             failure = error
+        except asyncio.CancelledError as error:
+            if _is_cancelled():
+                raise
+            failure = AgentError(
+                "ModelServerError", f"{self.descriptor.model}: the adapter cancelled itself", cause=error
+            )
         except Exception as error:
-            failure = (self._error_mapper and self._error_mapper(error)) or self._map_error(error)
+            failure = self._explain(error)
         else:
             failure = AgentError(
                 "ModelProtocolError", f"{self.descriptor.model}: the stream stopped without saying it is done"
             )
         finally:
-            close = getattr(source, "aclose", None)
-            if close is not None:
-                await close()
+            await _close(source)
         if out.idle:
             for delta in out.begin(_placed(StreamStart(model_id=self.descriptor.model), meta)):
                 yield delta
         yield out.fail(
             StreamError(
                 error_code=failure.code,
-                message=scrub(failure.message),
+                message=failure.message,
                 retryable=failure.retryable,
                 retry_after=failure.retry_after,
             )
         )
+
+    def _explain(self, error: Exception) -> AgentError:
+        for mapper in (self._error_mapper, self._map_error):
+            try:
+                found = mapper and mapper(error)
+            except Exception as broken:  # a mapper's own bug must not hide what it was asked about
+                _log.warning("an error mapper failed: %s", type(broken).__name__)
+                continue
+            if isinstance(found, AgentError):
+                return found
+        return Model._map_error(self, error)
 
     def target_for(self, metadata: RequestMetadata) -> tuple[ModelInvocationDescriptor, str | None]:
         """Who would answer this call, and why. A router chooses here; a plain model is its own target."""
@@ -193,6 +220,22 @@ class Model(ABC):
 
     async def close(self) -> None:
         """Give back what the model holds; it may be used again afterwards."""
+
+
+def _is_cancelled() -> bool:
+    """Whether it is our own task that somebody cancelled, and not something the adapter waited for."""
+    task = asyncio.current_task()
+    return task is None or task.cancelling() > 0
+
+
+async def _close(source: Any) -> None:
+    close = getattr(source, "aclose", None)
+    if close is None:
+        return
+    try:
+        await close()
+    except Exception as error:  # how the stream ended is decided; its cleaning up cannot change that
+        _log.warning("closing a stream failed: %s", type(error).__name__)
 
 
 def _placed(start: StreamStart, meta: RequestMetadata) -> StreamStart:

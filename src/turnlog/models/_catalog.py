@@ -36,7 +36,12 @@ def load_model(name: str, **config: Any) -> Model:
     factory = _find(prefix)
     if not model_id and prefix not in NO_NAME_NEEDED:
         raise AgentError("ConfigInvalid", f"{name!r} names no model; write {prefix}:MODEL")
-    return factory(model_id, **config)
+    model = factory(model_id, **config)
+    if not isinstance(model, Model):
+        raise AgentError(
+            "ConfigInvalid", f"the model prefix {prefix!r} made a {type(model).__name__}, which is no Model"
+        )
+    return model
 
 
 def _split(name: str) -> tuple[str, str, str]:
@@ -47,17 +52,9 @@ def _split(name: str) -> tuple[str, str, str]:
 
 
 def _find(prefix: str) -> Any:
-    for point in entry_points(group=ENTRY_POINT_GROUP):
-        if point.name == prefix:
-            return point.load()
     target = BUILT_IN.get(prefix)
     if target is None:
-        known = sorted({*BUILT_IN, *(point.name for point in entry_points(group=ENTRY_POINT_GROUP))})
-        raise AgentError(
-            "ConfigInvalid",
-            f"no model prefix {prefix!r}; known are {', '.join(known)}. "
-            f"Other packages add one through the entry point group {ENTRY_POINT_GROUP!r}",
-        )
+        return _find_plugin(prefix)
     module, _, attribute = target.partition(":")
     try:
         return getattr(import_module(module), attribute)
@@ -65,3 +62,21 @@ def _find(prefix: str) -> Any:
         raise AgentError(
             "PluginMissing", f"the model prefix {prefix!r} needs {error.name}, which is not installed"
         ) from error
+
+
+def _find_plugin(prefix: str) -> Any:
+    plugins = entry_points(group=ENTRY_POINT_GROUP)
+    for point in plugins:
+        if point.name == prefix:
+            try:
+                return point.load()
+            except (ImportError, AttributeError) as error:
+                raise AgentError(
+                    "PluginMissing", f"the model prefix {prefix!r} is {point.value}, which fails: {error}"
+                ) from error
+    known = sorted({*BUILT_IN, *plugins.names})
+    raise AgentError(
+        "ConfigInvalid",
+        f"no model prefix {prefix!r}; known are {', '.join(known)}. "
+        f"Other packages add one through the entry point group {ENTRY_POINT_GROUP!r}",
+    )

@@ -21,7 +21,10 @@ class CacheConfig(msgspec.Struct, frozen=True, kw_only=True, rename="camel", omi
 class ModelConfig(
     msgspec.Struct, frozen=True, kw_only=True, rename="camel", omit_defaults=True, forbid_unknown_fields=True
 ):
-    """What every model understands; each provider's subclass adds its own fields."""
+    """What every model understands; each provider's subclass adds its own fields.
+
+    ``include_raw`` puts what the provider sent into ``provider_raw`` of the deltas, for debugging.
+    """
 
     model_id: str
     temperature: float | None = None
@@ -30,6 +33,7 @@ class ModelConfig(
     stop_sequences: list[str] | None = None
     tool_choice: ToolChoice | None = None
     cache_config: CacheConfig | None = None
+    include_raw: bool = False
 
     def __post_init__(self) -> None:
         if not self.model_id:
@@ -52,7 +56,11 @@ class ModelInfo(msgspec.Struct, frozen=True, kw_only=True, rename="camel", omit_
 
 
 class ModelRequest(msgspec.Struct, frozen=True, kw_only=True):
-    """One call as an adapter sees it: read-only, complete, with the configuration that holds for it."""
+    """One call as an adapter sees it: read-only, complete, with the configuration that holds for it.
+
+    Where ``raw`` is a list, an adapter appends each event it reads, as plain JSON; the next delta takes
+    them along.
+    """
 
     messages: tuple[Message, ...]
     tool_specs: tuple[ToolSpec, ...]
@@ -61,6 +69,7 @@ class ModelRequest(msgspec.Struct, frozen=True, kw_only=True):
     metadata: RequestMetadata
     config: Any
     params: JsonObject
+    raw: list[JsonObject] | None = None
 
 
 def build_config(cls: type[C], fields: dict[str, Any], base: C | None = None) -> C:

@@ -3,9 +3,13 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, TypeVar
+
+import msgspec
 
 from turnlog.contract import (
+    CODES,
+    FINISH_REASONS,
     AgentError,
     CallArgs,
     CallEnd,
@@ -16,6 +20,7 @@ from turnlog.contract import (
     DoneDelta,
     ErrorDelta,
     IdSource,
+    JsonObject,
     MessageDelta,
     StartDelta,
     StreamDone,
@@ -30,6 +35,26 @@ from turnlog.contract import (
     ToolCallEndDelta,
     ToolCallStartDelta,
     UsageDelta,
+    decode,
+    encode,
+    parse_arguments,
+    scrub,
+)
+
+from ._surrogates import Halves, is_unicode
+
+C = TypeVar("C", bound=Chunk)
+D = TypeVar("D", bound=MessageDelta)
+_CHUNKS = (
+    StreamStart,
+    TextChunk,
+    ThinkingChunk,
+    CallStart,
+    CallArgs,
+    CallEnd,
+    TokenUsage,
+    StreamDone,
+    StreamError,
 )
 
 
@@ -42,7 +67,10 @@ class _Call:
     provider_id: str | None
     args: list[str] = field(default_factory=list[str])
     ended: bool = False
-    held: list[Chunk] | None = None
+    held: tuple[CallStart, CallEnd | None] | None = None
+
+    def same_as(self, other: _Call) -> bool:
+        return self.name == other.name and _final(self.args) == _final(other.args)
 
 
 class DeltaStream:
@@ -52,9 +80,9 @@ class DeltaStream:
     name and arguments are one call delivered twice, anything else is a call of its own.
     """
 
-    __slots__ = ("_calls", "_clock", "_grammar", "_ids", "_queue", "_run_id", "_seq")
+    __slots__ = ("_calls", "_clock", "_grammar", "_halves", "_ids", "_queue", "_raw", "_run_id", "_seq")
 
-    def __init__(self, run_id: str, clock: Clock, ids: IdSource) -> None:
+    def __init__(self, run_id: str, clock: Clock, ids: IdSource, raw: list[JsonObject] | None = None) -> None:
         self._run_id = run_id
         self._clock = clock
         self._ids = ids
@@ -62,6 +90,8 @@ class DeltaStream:
         self._grammar = DeltaGrammar()
         self._calls: dict[str, _Call] = {}
         self._queue: list[MessageDelta] = []
+        self._halves = Halves()
+        self._raw = raw
 
     @property
     def ended(self) -> bool:
@@ -73,18 +103,26 @@ class DeltaStream:
 
     def push(self, chunk: Chunk) -> MessageDelta | None:
         """The delta of ``chunk``, or None when there is none or several: then ``take`` has them."""
-        if type(chunk) is TextChunk:  # nearly all chunks are these two: no detour
+        if type(chunk) is TextChunk and chunk.provider_data is None:  # nearly all chunks: no detour
             if self._grammar.state != "streaming":
                 self._refuse(self._grammar.check("text"))
+            text = chunk.text_delta
+            if type(text) is not str or self._halves or not (text.isascii() or is_unicode(text)):
+                chunk = TextChunk(text_delta=self._mend("text", text))
             self._seq += 1
-            return TextDelta(run_id=self._run_id, seq=self._seq, payload=chunk, timestamp=self._clock.now())
+            delta = TextDelta(run_id=self._run_id, seq=self._seq, payload=chunk, timestamp=self._clock.now())
+            return self._with_raw(delta) if self._raw else delta
         if type(chunk) is CallArgs:
             return self._args(chunk)
+        if not isinstance(chunk, _CHUNKS):  # pyright: ignore[reportUnnecessaryIsInstance]
+            raise _protocol(f"the adapter yielded a {type(chunk).__name__}, which is no chunk")
         self._rare(chunk)
         return None
 
     def take(self) -> list[MessageDelta]:
         taken, self._queue = self._queue, []
+        if self._raw and taken:
+            taken[-1] = self._with_raw(taken[-1])
         return taken
 
     def begin(self, start: StreamStart) -> list[MessageDelta]:
@@ -93,8 +131,12 @@ class DeltaStream:
 
     def fail(self, error: StreamError) -> ErrorDelta:
         self._refuse(self._grammar.check("error"))
+        delta = ErrorDelta(payload=_known(error), **self._place())
+        return self._with_raw(delta) if self._raw else delta
+
+    def _place(self) -> dict[str, Any]:
         self._seq += 1
-        return ErrorDelta(run_id=self._run_id, seq=self._seq, payload=error, timestamp=self._clock.now())
+        return {"run_id": self._run_id, "seq": self._seq, "timestamp": self._clock.now()}
 
     def _args(self, chunk: CallArgs) -> MessageDelta | None:
         call = self._calls.get(chunk.tool_call_id)
@@ -102,46 +144,63 @@ class DeltaStream:
             raise _protocol(f"arguments for call {chunk.tool_call_id!r}, which never started")
         if call.ended:
             raise _protocol(f"arguments for call {chunk.tool_call_id!r}, which has ended")
-        call.args.append(chunk.args_text_delta)
+        text = chunk.args_text_delta
+        if type(text) is not str or self._halves or not (text.isascii() or is_unicode(text)):
+            text = self._mend(call.our_id, text)
+        call.args.append(text)
         if call.held is not None:
-            call.held.append(chunk)
             return None
         self._seq += 1
-        return ToolCallArgsDelta(
+        delta = ToolCallArgsDelta(
             run_id=self._run_id,
             seq=self._seq,
-            payload=CallArgs(tool_call_id=call.our_id, args_text_delta=chunk.args_text_delta),
+            payload=CallArgs(tool_call_id=call.our_id, args_text_delta=text),
             timestamp=self._clock.now(),
         )
+        return self._with_raw(delta) if self._raw else delta
 
     def _rare(self, chunk: Chunk) -> None:
-        place: dict[str, Any] = {"run_id": self._run_id, "timestamp": self._clock.now()}
         match chunk:
             case StreamStart():
                 self._refuse(self._grammar.check("start"))
-                self._queue.append(StartDelta(seq=self._next(), payload=chunk, **place))
+                self._queue.append(StartDelta(payload=_sound(chunk), **self._place()))
             case ThinkingChunk():
                 self._refuse(self._grammar.check("thinking"))
-                self._queue.append(ThinkingDelta(seq=self._next(), payload=chunk, **place))
+                text = self._mend("thinking", chunk.text_delta)
+                thought = ThinkingChunk(text_delta=text, provider_data=chunk.provider_data)
+                thought = thought if chunk.provider_data is None else _sound(thought)
+                self._queue.append(ThinkingDelta(payload=thought, **self._place()))
             case TextChunk():
                 self._refuse(self._grammar.check("text"))
-                self._queue.append(TextDelta(seq=self._next(), payload=chunk, **place))
+                text = self._mend("text", chunk.text_delta)
+                said = _sound(TextChunk(text_delta=text, provider_data=chunk.provider_data))
+                self._queue.append(TextDelta(payload=said, **self._place()))
             case TokenUsage():
                 self._refuse(self._grammar.check("usage"))
-                self._queue.append(UsageDelta(seq=self._next(), payload=chunk, **place))
+                self._queue.append(UsageDelta(payload=_sound(chunk), **self._place()))
             case CallStart():
-                self._start_call(chunk)
+                self._start_call(_sound(chunk))
             case CallArgs():
                 if delta := self._args(chunk):
                     self._queue.append(delta)
             case CallEnd():
-                self._end_call(chunk)
+                self._end_call(_sound(chunk))
             case StreamDone():
-                self._release_held()
-                self._refuse(self._grammar.check("done"))
-                self._queue.append(DoneDelta(seq=self._next(), payload=chunk, **place))
+                self._finish(_sound(chunk))
             case StreamError():
-                self._queue.append(self.fail(chunk))
+                self._queue.append(self.fail(_sound(chunk)))
+
+    def _finish(self, chunk: StreamDone) -> None:
+        if chunk.finish_reason not in FINISH_REASONS:
+            raise _protocol(
+                f"the finish reason {chunk.finish_reason!r} is not one of {', '.join(FINISH_REASONS)}"
+            )
+        if self._grammar.state == "streaming":
+            self._release_held()
+            for kind in self._halves.left():
+                self._rare((TextChunk if kind == "text" else ThinkingChunk)(text_delta=""))
+        self._refuse(self._grammar.check("done"))
+        self._queue.append(DoneDelta(payload=chunk, **self._place()))
 
     def _start_call(self, chunk: CallStart) -> None:
         if self._grammar.state != "streaming":
@@ -157,7 +216,7 @@ class DeltaStream:
         call = _Call(self._ids.call(), chunk.tool_name, provider_id)
         self._calls[chunk.tool_call_id] = call
         if repeated:
-            call.held = [chunk]
+            call.held = (chunk, None)
         else:
             self._emit_start(call, chunk)
 
@@ -166,33 +225,27 @@ class DeltaStream:
         payload = CallStart(
             tool_call_id=call.our_id, tool_name=chunk.tool_name, provider_data=chunk.provider_data
         )
-        self._queue.append(
-            ToolCallStartDelta(
-                run_id=self._run_id, seq=self._next(), payload=payload, timestamp=self._clock.now()
-            )
-        )
+        self._queue.append(ToolCallStartDelta(payload=payload, **self._place()))
 
     def _end_call(self, chunk: CallEnd) -> None:
         call = self._calls.get(chunk.tool_call_id)
         if call is None or call.ended:
             why = "never started" if call is None else "has ended"
             raise _protocol(f"an end for call {chunk.tool_call_id!r}, which {why}")
+        if call.our_id in self._halves:
+            self._rare(CallArgs(tool_call_id=chunk.tool_call_id, args_text_delta=""))
         call.ended = True
         if call.held is None:
             self._emit_end(call, chunk)
         else:
-            call.held.append(chunk)
+            call.held = (call.held[0], chunk)
             if all(other.ended for other in self._twins(call)):
                 self._release(call)
 
     def _emit_end(self, call: _Call, chunk: CallEnd) -> None:
         self._refuse(self._grammar.check("tool_call_end", call.our_id))
         payload = CallEnd(tool_call_id=call.our_id, provider_data=chunk.provider_data)
-        self._queue.append(
-            ToolCallEndDelta(
-                run_id=self._run_id, seq=self._next(), payload=payload, timestamp=self._clock.now()
-            )
-        )
+        self._queue.append(ToolCallEndDelta(payload=payload, **self._place()))
 
     def _twins(self, call: _Call) -> list[_Call]:
         return [
@@ -202,45 +255,74 @@ class DeltaStream:
         ]
 
     def _release(self, call: _Call) -> None:
-        """Let a held call go: forgotten when it repeats another to the letter, emitted otherwise."""
-        held, call.held = call.held or [], None
-        text = "".join(call.args)
-        if any(other.name == call.name and "".join(other.args) == text for other in self._twins(call)):
+        """Let a held call go: forgotten when it repeats another, emitted otherwise."""
+        assert call.held is not None
+        (start, end), call.held = call.held, None
+        if any(call.same_as(other) for other in self._twins(call)):
             call.provider_id = None
             return
-        for chunk in held:
-            match chunk:
-                case CallStart():
-                    self._emit_start(call, chunk)
-                case CallEnd():
-                    self._emit_end(call, chunk)
-                case _:
-                    pass
-            if isinstance(chunk, CallStart) and text:
-                self._refuse(self._grammar.check("tool_call_args", call.our_id))
-                self._queue.append(
-                    ToolCallArgsDelta(
-                        run_id=self._run_id,
-                        seq=self._next(),
-                        payload=CallArgs(tool_call_id=call.our_id, args_text_delta=text),
-                        timestamp=self._clock.now(),
-                    )
-                )
+        self._emit_start(call, start)
+        if call.args:
+            payload = CallArgs(tool_call_id=call.our_id, args_text_delta="".join(call.args))
+            self._queue.append(ToolCallArgsDelta(payload=payload, **self._place()))
+        if end is not None:
+            self._emit_end(call, end)
 
     def _release_held(self) -> None:
         for key, call in self._calls.items():
             if not call.ended:
                 raise _protocol(f"the stream is done but call {key!r} ({call.name}) has no end")
+        for call in self._calls.values():
             if call.held is not None:
                 self._release(call)
 
-    def _next(self) -> int:
-        self._seq += 1
-        return self._seq
+    def _mend(self, key: str, text: object) -> str:
+        if not isinstance(text, str):
+            raise _protocol(f"expected text, found {type(text).__name__}")
+        return self._halves.mend(key, text)
+
+    def _with_raw(self, delta: D) -> D:
+        """The delta with what the provider sent for it: for debugging alone, and without our secrets."""
+        events = self._raw or []
+        try:
+            seen = decode(scrub(encode(events).decode()), list[Any])
+        except AgentError as error:
+            seen = [{"unreadable": error.message}]
+        events.clear()
+        return msgspec.structs.replace(delta, provider_raw={"events": seen})
 
     def _refuse(self, broken: str | None) -> None:
         if broken:
             raise _protocol(broken)
+
+
+def _sound(chunk: C) -> C:
+    """The chunk as its own JSON reads; structs do not check what they are made of."""
+    try:
+        return decode(encode(chunk), type(chunk))
+    except AgentError as error:
+        raise _protocol(f"a {type(chunk).__name__} does not hold what it should: {error.message}") from error
+
+
+def _known(error: StreamError) -> StreamError:
+    """The error with a code of ours, what follows from that code, and no secret."""
+    code, message = error.error_code, error.message
+    if code not in CODES:
+        code, message = "ModelUnknownError", f"{code}: {message or 'no message'}"
+    retryable = CODES[code].retryable if error.retryable is None else error.retryable
+    return StreamError(
+        error_code=code,
+        message=None if message is None else scrub(message),
+        retryable=retryable,
+        retry_after=error.retry_after,
+    )
+
+
+def _final(args: list[str]) -> object:
+    """Arguments to compare: spelling and order of keys do not count, where they parse."""
+    text = "".join(args)
+    parsed = parse_arguments(text).arguments
+    return text if parsed is None else msgspec.json.encode(parsed, order="sorted")
 
 
 def _protocol(broken: str) -> AgentError:
