@@ -33,9 +33,10 @@ def load_model(name: str, **config: Any) -> Model:
     …). No network is touched.
     """
     prefix, _, model_id = _split(name)
-    factory = _find(prefix)
+    plugin = None if prefix in BUILT_IN else _find_plugin(prefix)
     if not model_id and prefix not in NO_NAME_NEEDED:
         raise AgentError("ConfigInvalid", f"{name!r} names no model; write {prefix}:MODEL")
+    factory = plugin or _find_built_in(prefix)
     model = factory(model_id, **config)
     if not isinstance(model, Model):
         raise AgentError(
@@ -51,11 +52,8 @@ def _split(name: str) -> tuple[str, str, str]:
     return name.partition(":")
 
 
-def _find(prefix: str) -> Any:
-    target = BUILT_IN.get(prefix)
-    if target is None:
-        return _find_plugin(prefix)
-    module, _, attribute = target.partition(":")
+def _find_built_in(prefix: str) -> Any:
+    module, _, attribute = BUILT_IN[prefix].partition(":")
     try:
         return getattr(import_module(module), attribute)
     except ModuleNotFoundError as error:
