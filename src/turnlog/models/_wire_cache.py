@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Callable, Hashable
-from typing import NamedTuple
+from collections.abc import Callable, Hashable, Sequence
+from hashlib import sha256
+from typing import Any, NamedTuple, TypeAlias
 
 from turnlog.contract import Message
 
@@ -13,18 +14,34 @@ from ._history import complete_calls, settled
 MAX_ENTRIES = 1024
 MAX_BYTES = 64 * 1024 * 1024
 
+Digest: TypeAlias = Callable[[], str]
+EncodeMessage: TypeAlias = Callable[[Message, Digest], bytes]
+"""(a message, the digest of the wire before it) → its JSON objects joined by commas, or ``b""``.
+
+It must depend on these two alone, and on what the cache's key and seed name.
+"""
+
+
+class Wire(NamedTuple):
+    """Encoded messages, and the digest of everything up to their end."""
+
+    data: bytes
+    digest: str
+
 
 class _Kept(NamedTuple):
+    seed: bytes
     messages: tuple[Message, ...]
-    wire: bytes
+    data: bytes
+    hasher: Any
 
 
 class WireCache:
     """Encodes the messages of a call, comma-separated, and only those that are new since the last one.
 
-    ``encode`` turns one message of a completed history (see ``complete_calls``) into JSON objects joined
-    by commas, or ``b""``; it must depend on nothing but the message and what ``key`` names. A key stands
-    for one conversation in one form: the session's id and whatever of the configuration changes the form.
+    A key stands for one conversation in one form: the session's id and whatever of the configuration
+    changes the form. ``seed`` is what precedes the messages (system prompt, tools) and goes into the
+    digests; another seed encodes all anew.
     """
 
     __slots__ = ("_bytes", "_kept", "_max_bytes")
@@ -34,30 +51,47 @@ class WireCache:
         self._bytes = 0
         self._max_bytes = max_bytes
 
-    def body(self, key: Hashable, messages: tuple[Message, ...], encode: Callable[[Message], bytes]) -> bytes:
+    def encode(
+        self, key: Hashable, messages: tuple[Message, ...], encode: EncodeMessage, seed: bytes = b""
+    ) -> Wire:
         kept = self._kept.get(key)
-        start, wire = 0, b""
         # Comparing tuples looks at identity first: for a history that grew this is a walk over pointers.
-        if kept is not None and kept.messages == messages[: len(kept.messages)]:
-            start, wire = len(kept.messages), kept.wire
+        if kept is not None and kept.seed == seed and kept.messages == messages[: len(kept.messages)]:
             self._kept.move_to_end(key)
+        else:
+            kept = _Kept(seed, (), b"", sha256(seed))
+        start = len(kept.messages)
         border = start + settled(messages[start:])
         if border > start:
-            wire = _join(wire, [encode(message) for message in complete_calls(messages[start:border])])
-            self._keep(key, _Kept(messages[:border], wire))
-        if border == len(messages):
-            return wire
-        return _join(wire, [encode(message) for message in complete_calls(messages[border:])])
+            data, hasher = _extend(kept, messages[start:border], encode)
+            kept = _Kept(seed, messages[:border], data, hasher)
+            self._keep(key, kept)
+        data, hasher = kept.data, kept.hasher
+        if border < len(messages):
+            data, hasher = _extend(kept, messages[border:], encode)
+        return Wire(data, _short(hasher))
 
     def _keep(self, key: Hashable, entry: _Kept) -> None:
         old = self._kept.pop(key, None)
-        self._bytes -= len(old.wire) if old else 0
+        self._bytes -= len(old.data) if old else 0
         self._kept[key] = entry
-        self._bytes += len(entry.wire)
+        self._bytes += len(entry.data)
         while self._bytes > self._max_bytes or len(self._kept) > MAX_ENTRIES:
             _, gone = self._kept.popitem(last=False)
-            self._bytes -= len(gone.wire)
+            self._bytes -= len(gone.data)
 
 
-def _join(wire: bytes, pieces: list[bytes]) -> bytes:
-    return b",".join([piece for piece in ([wire, *pieces] if wire else pieces) if piece])
+def _extend(kept: _Kept, messages: Sequence[Message], encode: EncodeMessage) -> tuple[bytes, Any]:
+    hasher = kept.hasher.copy()
+    pieces = [kept.data] if kept.data else []
+    for message in complete_calls(messages):
+        piece = encode(message, lambda: _short(hasher))
+        if piece:
+            hasher.update(piece)
+            hasher.update(b",")
+            pieces.append(piece)
+    return b",".join(pieces), hasher
+
+
+def _short(hasher: Any) -> str:
+    return hasher.copy().hexdigest()[:24]
