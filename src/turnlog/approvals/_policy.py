@@ -1,0 +1,157 @@
+"""May this call run? Approve, deny, or ask a human."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from fnmatch import fnmatchcase
+from typing import Any, Literal, Protocol, TypeAlias, cast
+
+from turnlog.contract import AgentError, ToolCallRequest, ToolPolicy, scrub
+
+Action: TypeAlias = Literal["approve", "deny", "ask"]
+_ACTIONS: tuple[Action, ...] = ("approve", "ask", "deny")  # from the least to the most strict
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """``final`` lets an approval stand although the tool or the run asks for a human: set it knowingly."""
+
+    action: Action
+    reason: str | None = None
+    final: bool = False
+
+
+class ToolInfo(Protocol):
+    """What a policy may know of a tool. ``turnlog.tools.Tool`` is one."""
+
+    @property
+    def name(self) -> str: ...
+
+    @property
+    def requires_approval(self) -> bool: ...
+
+    @property
+    def idempotent(self) -> bool: ...
+
+    @property
+    def annotations(self) -> Mapping[str, Any]: ...
+
+
+class ApprovalPolicy(Protocol):
+    """Decides on one call. Sees the arguments as they would run. Whatever it raises is taken as ``ask``."""
+
+    def evaluate(self, call: ToolCallRequest, tool_info: ToolInfo) -> Verdict: ...
+
+
+class AutoApprove:
+    """Approves. Tools that require approval are still asked for, unless ``even_required``."""
+
+    def __init__(self, *, even_required: bool = False) -> None:
+        self._verdict = Verdict("approve", final=even_required)
+
+    def evaluate(self, call: ToolCallRequest, tool_info: ToolInfo) -> Verdict:
+        return self._verdict
+
+
+class AlwaysAsk:
+    def __init__(self, reason: str = "every call is put to a human") -> None:
+        self._verdict = Verdict("ask", reason)
+
+    def evaluate(self, call: ToolCallRequest, tool_info: ToolInfo) -> Verdict:
+        return self._verdict
+
+
+class DenyAll:
+    def __init__(self, reason: str = "tools may not be used here") -> None:
+        self._verdict = Verdict("deny", reason)
+
+    def evaluate(self, call: ToolCallRequest, tool_info: ToolInfo) -> Verdict:
+        return self._verdict
+
+
+Predicate: TypeAlias = Callable[[ToolCallRequest, ToolInfo], bool]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Rule:
+    """Holds for calls that fit all of it: a tool name pattern (``shell``, ``read_*``), annotations the tool
+    must carry with these values, and a predicate."""
+
+    action: Action
+    tools: str | Sequence[str] = "*"
+    annotations: Mapping[str, Any] = field(default_factory=dict[str, Any])
+    when: Predicate | None = None
+    reason: str | None = None
+    final: bool = False
+
+    def __post_init__(self) -> None:
+        _check_action(self.action, "a rule")
+
+    def fits(self, call: ToolCallRequest, tool_info: ToolInfo) -> bool:
+        patterns = [self.tools] if isinstance(self.tools, str) else self.tools
+        if not any(fnmatchcase(tool_info.name, pattern) for pattern in patterns):
+            return False
+        if any(tool_info.annotations.get(key) != value for key, value in self.annotations.items()):
+            return False
+        return self.when is None or bool(self.when(call, tool_info))
+
+
+class RulePolicy:
+    """The first rule that fits decides; none fits: the default. A rule whose predicate raises counts as
+    fitting and asks, because nobody knows what it would have said."""
+
+    def __init__(self, rules: Sequence[Rule], default: Action = "ask") -> None:
+        _check_action(default, "the default")
+        self._rules = tuple(rules)
+        self._default = Verdict(default, None if default == "approve" else "no rule covers this call")
+
+    def evaluate(self, call: ToolCallRequest, tool_info: ToolInfo) -> Verdict:
+        for rule in self._rules:
+            try:
+                fits = rule.fits(call, tool_info)
+            except Exception as error:
+                return Verdict("ask", f"a rule failed: {type(error).__name__}: {scrub(str(error))}")
+            if fits:
+                return Verdict(rule.action, rule.reason, rule.final)
+        return self._default
+
+
+def judge(
+    policy: ApprovalPolicy | None,
+    call: ToolCallRequest,
+    tool_info: ToolInfo,
+    tool_policy: ToolPolicy | None = None,
+) -> Verdict:
+    """What holds for a call: the strictest of the policy, the tool's own demand and the run's default.
+
+    No policy approves what neither of those asks for. A policy that raises, or answers with something
+    else, asks: a broken guard lets nothing through.
+    """
+    found = _ask(policy, call, tool_info) if policy is not None else Verdict("approve")
+    if found.action != "approve" or found.final:
+        return found
+    if tool_info.requires_approval:
+        return Verdict("ask", f"tool {tool_info.name!r} requires approval")
+    if tool_policy is not None and tool_policy.require_approval_by_default:
+        return Verdict("ask", "this run requires approval for every tool")
+    return found
+
+
+def _ask(policy: ApprovalPolicy, call: ToolCallRequest, tool_info: ToolInfo) -> Verdict:
+    name = type(policy).__name__
+    try:
+        found = cast("object", policy.evaluate(call, tool_info))
+    except Exception as error:
+        return Verdict("ask", f"{name} failed: {type(error).__name__}: {scrub(str(error))}")
+    if not isinstance(found, Verdict) or found.action not in _ACTIONS:
+        return Verdict("ask", f"{name} gave no verdict but {found!r}")
+    return found
+
+
+def _check_action(action: str, owner: str) -> None:
+    if action not in _ACTIONS:
+        raise AgentError(
+            "ConfigInvalid",
+            f"{owner} of an approval policy says {action!r}; it can say {', '.join(_ACTIONS)}",
+        )

@@ -1,0 +1,36 @@
+"""A call in, an answer out: ``@tool``, schemas, the registry and the executor.
+
+Nothing heavy is loaded before a tool's schema is first needed.
+"""
+
+from ._answer import Content, ResultPart, ToolAnswer, ToolError, ToolResult
+from ._context import ProgressSink, ToolContext
+from ._executor import ToolExecutor
+from ._output import CheckedOutput, output_schema, validate_output
+from ._registry import ToolLike, ToolRegistry, as_tool
+from ._render import ImageContent
+from ._tool import NOT_RUN, Reconcile, Tool, ToolDefinition, ToolOptions, tool
+
+__all__ = [
+    "CheckedOutput",
+    "Content",
+    "ImageContent",
+    "NOT_RUN",
+    "ProgressSink",
+    "Reconcile",
+    "ResultPart",
+    "Tool",
+    "ToolAnswer",
+    "ToolContext",
+    "ToolDefinition",
+    "ToolError",
+    "ToolExecutor",
+    "ToolLike",
+    "ToolOptions",
+    "ToolRegistry",
+    "ToolResult",
+    "as_tool",
+    "output_schema",
+    "tool",
+    "validate_output",
+]

@@ -1,0 +1,394 @@
+"""A function that a model may call."""
+
+from __future__ import annotations
+
+import functools
+import re
+from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias, overload
+
+from turnlog.contract import AgentError, JsonObject, ToolSpec
+
+from ._check import check_schema
+from ._context import ToolContext
+from ._docs import Docs, read_docstring
+from ._schema import normalise
+from ._signature import check_signature, function_doc, function_name, is_async, local_names, resolve
+
+if TYPE_CHECKING:
+    from ._signature import Parameters
+    from ._typed import Typed
+
+NAME = re.compile(r"[a-zA-Z0-9_-]{1,64}")
+
+Reconcile: TypeAlias = Callable[[ToolContext, JsonObject], Any]
+"""Asked after a crash what became of a call that was started: the result if it happened, ``NOT_RUN`` if it
+certainly did not, None if that cannot be known. Sync or async."""
+
+
+class _NotRun:
+    def __repr__(self) -> str:
+        return "NOT_RUN"
+
+
+NOT_RUN = _NotRun()
+"""What a ``reconcile`` function returns when the call certainly had no effect: it is then run again."""
+
+
+class _Default:
+    def __repr__(self) -> str:
+        return "the executor's default"
+
+
+DEFAULT_TIMEOUT: Any = _Default()
+
+
+class Bound(NamedTuple):
+    """Checked arguments, ready to call with; or what is wrong with them."""
+
+    kwargs: dict[str, Any]
+    problems: list[str]
+
+
+@dataclass(frozen=True, kw_only=True)
+class ToolOptions:
+    """How a tool is run. Times are in seconds.
+
+    ``timeout``: None waits for ever; by default the executor's limit holds. ``idempotent``: running it
+    twice is as good as once, so it may be run again after a crash. ``keyed``: the same, because the tool
+    passes ``ctx.idempotency_key`` on. ``retries``: how often a failure declared retryable is tried again.
+    ``concurrent``: may run beside other calls of one message. ``annotations``: words about the tool for
+    approval rules, as ``read_only`` or ``destructive``.
+    """
+
+    timeout: float | None = DEFAULT_TIMEOUT
+    requires_approval: bool = False
+    requires_runtime: bool = False
+    requires_agent: bool = False
+    idempotent: bool = False
+    keyed: bool = False
+    reconcile: Reconcile | None = None
+    concurrent: bool = False
+    retries: int = 0
+    retry_on: tuple[type[Exception], ...] = ()
+    max_output: int | None = None
+    strict: bool | None = None
+    annotations: Mapping[str, Any] = field(default_factory=dict[str, Any])
+
+
+@dataclass(frozen=True, kw_only=True)
+class ToolDefinition:
+    """A tool as plain data and one function of (arguments, ctx): what other rooms build tools from."""
+
+    name: str
+    description: str
+    parameter_schema: JsonObject
+    execute: Callable[[JsonObject, ToolContext], Awaitable[Any]]
+    timeout_ms: int | None = None
+    requires_approval: bool = False
+    requires_runtime: bool = False
+    requires_agent: bool = False
+
+
+class Tool:
+    """A named function with a schema. Calling the object calls the function, as if it were not decorated.
+
+    Types are looked at when the schema is first needed, so that a tool may name types declared after it.
+    """
+
+    def __init__(
+        self,
+        function: Callable[..., Any],
+        *,
+        name: str | None = None,
+        description: str | None = None,
+        options: ToolOptions | None = None,
+        names: Mapping[str, Any] | None = None,
+        schema: JsonObject | None = None,
+    ) -> None:
+        self.function = function
+        self.options = options or ToolOptions()
+        self.name = name or function_name(function)
+        self.is_async = is_async(function)
+        self._names = names
+        self._schema = schema
+        self._description = description
+        self._typed: Typed | None = None
+        _check_name(self.name)
+        _check_options(self.name, self.options)
+        self._signature = None if schema is not None else check_signature(self.name, function)
+        functools.update_wrapper(self, function, updated=())
+
+    @classmethod
+    def from_schema(
+        cls,
+        name: str,
+        description: str,
+        schema: JsonObject,
+        execute: Callable[[JsonObject, ToolContext], Any],
+        *,
+        options: ToolOptions | None = None,
+    ) -> Tool:
+        """A tool whose schema comes from elsewhere; ``execute`` is given (arguments, ctx)."""
+        return cls(execute, name=name, description=description, schema=schema, options=options)
+
+    @classmethod
+    def from_definition(cls, definition: ToolDefinition) -> Tool:
+        return cls.from_schema(
+            definition.name,
+            definition.description,
+            definition.parameter_schema,
+            definition.execute,
+            options=ToolOptions(
+                timeout=DEFAULT_TIMEOUT if definition.timeout_ms is None else definition.timeout_ms / 1000,
+                requires_approval=definition.requires_approval,
+                requires_runtime=definition.requires_runtime,
+                requires_agent=definition.requires_agent,
+            ),
+        )
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        return self.function(*args, **kwargs)
+
+    def __get__(self, instance: object, owner: type | None = None) -> Tool:
+        """``@tool`` inside a class: through an instance it is a tool of that instance."""
+        if instance is None:
+            return self
+        bound = Tool(
+            self.function.__get__(instance, owner),
+            name=self.name,
+            description=self._description,
+            options=self.options,
+            names=self._names,
+        )
+        return bound
+
+    def __repr__(self) -> str:
+        return f"Tool({self.name!r})"
+
+    # ── what the model is told ──
+
+    @functools.cached_property
+    def spec(self) -> ToolSpec:
+        """Raises ``ConfigInvalid`` when the signature's types cannot be shown to a model."""
+        return ToolSpec(
+            name=self.name,
+            description=self.description,
+            parameter_schema=self.parameter_schema,
+            strict=self.options.strict,
+        )
+
+    @functools.cached_property
+    def parameter_schema(self) -> JsonObject:
+        if self._schema is not None:
+            schema = normalise(self._schema)
+            if schema.get("type") != "object":
+                schema = normalise({**schema, "type": "object"})
+            return schema if "properties" in schema else normalise({**schema, "properties": {}})
+        typed = self._compiled()
+        properties = typed.schema["properties"]
+        for name, words in self._docs.parameters.items():
+            if name in properties and "description" not in properties[name]:
+                properties[name] = normalise({**properties[name], "description": words})
+        return typed.schema
+
+    @property
+    def description(self) -> str:
+        if self._description is not None:
+            return self._description
+        # Some providers refuse an empty description.
+        return self._docs.description or self.name.replace("_", " ")
+
+    @functools.cached_property
+    def _docs(self) -> Docs:
+        return Docs("", {}) if self._schema is not None else read_docstring(function_doc(self.function))
+
+    @functools.cached_property
+    def _parameters(self) -> Parameters | None:
+        if self._signature is None:
+            return None
+        return resolve(self.name, self.function, self._signature, self._names)
+
+    def _compiled(self) -> Typed:
+        if self._typed is None:
+            from ._typed import compile_parameters
+
+            assert self._parameters is not None
+            self._typed = compile_parameters(f"tool {self.name!r}", self._parameters.shown)
+        return self._typed
+
+    # ── what runs it ──
+
+    def bind(self, arguments: JsonObject) -> Bound:
+        """Check arguments against the schema; every problem at once."""
+        if self._parameters is None:
+            return Bound(arguments, check_schema(self.parameter_schema, arguments))
+        injected = {*self._parameters.context, *self._parameters.runtime}
+        if taken := sorted(injected & arguments.keys()):
+            return Bound({}, [f"{name}: there is no such field" for name in taken])
+        value, problems = self._compiled().check(arguments)
+        return Bound(value or {}, problems)
+
+    def call(self, kwargs: dict[str, Any], ctx: ToolContext) -> Any:
+        """Call the function with checked arguments and what it asked to be given."""
+        if self._parameters is None:
+            return self.function(kwargs, ctx)
+        given: dict[str, Any] = dict.fromkeys(self._parameters.context, ctx)
+        given.update(dict.fromkeys(self._parameters.runtime, ctx.runtime))
+        return self.function(**kwargs, **given)
+
+    @property
+    def takes_context(self) -> bool:
+        return self._parameters is None or bool(self._parameters.context)
+
+    @property
+    def definition(self) -> ToolDefinition:
+        timeout = self.timeout
+        return ToolDefinition(
+            name=self.name,
+            description=self.description,
+            parameter_schema=self.parameter_schema,
+            execute=self._execute,
+            timeout_ms=round(timeout * 1000) if isinstance(timeout, int | float) else None,
+            requires_approval=self.requires_approval,
+            requires_runtime=self.requires_runtime,
+            requires_agent=self.options.requires_agent,
+        )
+
+    async def _execute(self, arguments: JsonObject, ctx: ToolContext) -> Any:
+        """The bare function on checked arguments: no timeout, no thread. ``ToolExecutor`` has those."""
+        bound = self.bind(arguments)
+        if bound.problems:
+            raise AgentError("ToolInvalidArgs", invalid_text(self.name, bound.problems))
+        found = self.call(bound.kwargs, ctx)
+        return await found if hasattr(found, "__await__") else found
+
+    # ── what others ask of it ──
+
+    @property
+    def timeout(self) -> Any:
+        return self.options.timeout
+
+    @property
+    def requires_approval(self) -> bool:
+        return self.options.requires_approval
+
+    @property
+    def requires_runtime(self) -> bool:
+        return self.options.requires_runtime or (
+            self._parameters is not None and bool(self._parameters.runtime)
+        )
+
+    @property
+    def idempotent(self) -> bool:
+        return self.options.idempotent
+
+    @property
+    def rerunnable(self) -> bool:
+        """May be run again, with the same key, when it is not known whether it ran."""
+        return self.options.idempotent or self.options.keyed
+
+    @property
+    def reconcile(self) -> Reconcile | None:
+        return self.options.reconcile
+
+    @property
+    def concurrent(self) -> bool:
+        return self.options.concurrent
+
+    @property
+    def annotations(self) -> Mapping[str, Any]:
+        return self.options.annotations
+
+
+def invalid_text(tool_name: str, problems: list[str]) -> str:
+    count = "1 problem" if len(problems) == 1 else f"{len(problems)} problems"
+    lines = "\n".join(f"- {problem}" for problem in problems)
+    return (
+        f"The arguments of {tool_name!r} are not valid ({count}); nothing was run.\n{lines}\n"
+        "Correct them and call the tool again."
+    )
+
+
+def _check_name(name: str) -> None:
+    if not NAME.fullmatch(name):
+        raise AgentError(
+            "ConfigInvalid",
+            f"{name!r} cannot be a tool's name: 1 to 64 of the characters a-z, A-Z, 0-9, _ and - ; "
+            "give one with @tool(name=...)",
+        )
+
+
+def _check_options(name: str, options: ToolOptions) -> None:
+    problem = None
+    timeout = options.timeout
+    if isinstance(timeout, int | float) and not timeout > 0:
+        problem = f"timeout is {timeout}; it is in seconds and more than 0, or None to wait for ever"
+    elif options.retries < 0:
+        problem = f"retries is {options.retries}; it is 0 or more"
+    elif options.retries and not (options.idempotent or options.keyed):
+        problem = "retries need idempotent=True (or keyed=True): running it twice must be harmless"
+    elif options.max_output is not None and options.max_output < 200:
+        problem = f"max_output is {options.max_output}; it is in bytes, 200 or more"
+    if problem:
+        raise AgentError("ConfigInvalid", f"tool {name!r}: {problem}")
+
+
+@overload
+def tool(function: Callable[..., Any], /) -> Tool: ...
+
+
+@overload
+def tool(
+    *,
+    name: str | None = None,
+    description: str | None = None,
+    timeout: float | None = DEFAULT_TIMEOUT,
+    requires_approval: bool = False,
+    requires_runtime: bool = False,
+    requires_agent: bool = False,
+    idempotent: bool = False,
+    keyed: bool = False,
+    reconcile: Reconcile | None = None,
+    concurrent: bool = False,
+    retries: int = 0,
+    retry_on: tuple[type[Exception], ...] = (),
+    max_output: int | None = None,
+    strict: bool | None = None,
+    annotations: Mapping[str, Any] | None = None,
+) -> Callable[[Callable[..., Any]], Tool]: ...
+
+
+def tool(
+    function: Callable[..., Any] | None = None,
+    /,
+    *,
+    name: str | None = None,
+    description: str | None = None,
+    annotations: Mapping[str, Any] | None = None,
+    **options: Any,
+) -> Tool | Callable[[Callable[..., Any]], Tool]:
+    """Make a typed function, sync or async, a tool: ``@tool``, ``@tool(timeout=30)`` or ``tool(function)``.
+
+    Name, description and schema come from the signature and the docstring. A parameter annotated
+    ``ToolContext`` is given the call's context and is no part of the schema. Options: see ``ToolOptions``.
+    """
+
+    def make(function: Callable[..., Any]) -> Tool:
+        if isinstance(function, Tool):
+            function = function.function
+        return Tool(
+            function,
+            name=name,
+            description=description,
+            options=ToolOptions(annotations=dict(annotations or {}), **options),
+            names=local_names(function, 3),
+        )
+
+    def decorate(function: Callable[..., Any]) -> Tool:
+        return make(function)
+
+    if function is None:
+        return decorate
+    return function if isinstance(function, Tool) else make(function)
