@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
-from typing import Any
+import json
+from typing import Any, TypeVar
 
 import msgspec
+
+from turnlog.contract import AgentError, JsonObject
 
 
 class BlockDelta(msgspec.Struct):
@@ -43,14 +46,62 @@ class StreamEvent(msgspec.Struct):
     content_block: dict[str, Any] | None = None
     message: Answer | None = None
     usage: dict[str, Any] | None = None
-
-
-decode_event = msgspec.json.Decoder(StreamEvent).decode
-decode_message = msgspec.json.Decoder(Answer).decode
+    error: Any = None
 
 
 class _RawDelta(msgspec.Struct):
     delta: dict[str, Any] | None = None
 
 
-decode_raw_delta = msgspec.json.Decoder(_RawDelta).decode
+T = TypeVar("T", StreamEvent, Answer)
+
+_decode_event = msgspec.json.Decoder(StreamEvent, strict=False).decode
+_decode_message = msgspec.json.Decoder(Answer, strict=False).decode
+_decode_raw_delta = msgspec.json.Decoder(_RawDelta).decode
+_UNREADABLE = (msgspec.DecodeError, UnicodeDecodeError, RecursionError)
+
+
+def read_event(data: bytes) -> StreamEvent:
+    """One event; ``ModelProtocolError`` for what is none."""
+    try:
+        return _decode_event(data)
+    except _UNREADABLE as error:
+        return _read_oddly(data, StreamEvent, error)
+
+
+def read_message(data: bytes) -> Answer:
+    """A whole answer, or the error that came in its place."""
+    try:
+        return _decode_message(data)
+    except _UNREADABLE as error:
+        return _read_oddly(data, Answer, error)
+
+
+def read_raw_delta(data: bytes) -> JsonObject:
+    """The delta of an event with all its fields."""
+    return _decode_raw_delta(data).delta or {}
+
+
+def _read_oddly(data: bytes, kind: type[T], error: Exception) -> T:
+    """Half a surrogate pair, which only the standard library reads, or an error in a form of its own."""
+    try:
+        found: Any = json.loads(data)
+        if isinstance(found, dict) and found.get("type") == "error":  # pyright: ignore[reportUnknownMemberType]
+            return kind(type="error")
+        return msgspec.convert(found, kind, strict=False)
+    except (ValueError, RecursionError, msgspec.MsgspecError):
+        start = data[:120].decode("utf-8", "replace")
+        raise AgentError(
+            "ModelProtocolError",
+            f"an event of the stream cannot be read ({error}): {start!r}; the answer was cut, "
+            "or base_url does not lead to a server of the Messages API",
+            cause=error,
+        ) from error
+
+
+def raw_event(name: str, data: bytes) -> JsonObject:
+    """An event as it came, for debugging."""
+    try:
+        return {"event": name, "data": msgspec.json.decode(data)}
+    except _UNREADABLE:
+        return {"event": name, "data": data.decode("utf-8", "replace")}

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import json
+from collections.abc import Sequence
 from typing import Literal
-
-import msgspec
 
 from turnlog.contract import (
     AgentError,
@@ -23,8 +22,9 @@ from turnlog.contract import (
 )
 
 from .._faults import map_stream_fault
+from .._history import ToolNames
 from ._blocks import KINDS, ORIGIN, Block, as_object, as_text, call_data, usage_of
-from ._events import Answer, BlockDelta, StreamEvent, decode_event, decode_message, decode_raw_delta
+from ._events import Answer, BlockDelta, StreamEvent, read_event, read_message, read_raw_delta
 
 _FINISH = {
     "end_turn": "stop",
@@ -36,8 +36,6 @@ _FINISH = {
     "refusal": "refusal",
 }
 """``stop_reason`` → our finish reason; what a newer API adds is ``other``."""
-
-_UNREADABLE = (msgspec.DecodeError, UnicodeDecodeError, RecursionError)
 
 
 class MessagesReader:
@@ -70,12 +68,12 @@ class MessagesReader:
         self,
         model: str,
         *,
-        names: Mapping[str, str] | None = None,
+        names: ToolNames | None = None,
         provider: str = ORIGIN,
         request_id: str | None = None,
     ) -> None:
         self._model = model
-        self._names = names or {}
+        self._names = names
         self._provider = provider
         self._request_id = request_id
         self._out: list[Chunk] = []
@@ -93,10 +91,7 @@ class MessagesReader:
 
     def feed(self, name: str, data: bytes) -> Sequence[Chunk]:
         """The chunks of one event. Raises ``ModelProtocolError`` for what no Messages server may send."""
-        try:
-            event = decode_event(data)
-        except _UNREADABLE as error:
-            raise _protocol(f"an event that cannot be read ({error})", cause=error) from error
+        event = read_event(data)
         kind = event.type or name
         if kind == "content_block_delta":
             return self._on_delta(event, data)
@@ -112,19 +107,17 @@ class MessagesReader:
             case "message_stop":
                 self._finish()
             case "error":
-                raise map_stream_fault(msgspec.json.decode(data), self._provider)
+                raise self._fault(data)
             case _:  # pings, and kinds that a later version adds
-                pass
+                if event.error is not None:
+                    raise self._fault(data)
         return self._take()
 
     def whole(self, data: bytes) -> Sequence[Chunk]:
         """The chunks of an answer that came in one piece, from a server that does not stream."""
-        try:
-            message = decode_message(data)
-        except _UNREADABLE as error:
-            raise _protocol(f"an answer that cannot be read ({error})", cause=error) from error
+        message = read_message(data)
         if message.type != "message":
-            raise map_stream_fault(msgspec.json.decode(data), self._provider)
+            raise self._fault(data)
         self._on_start(message)
         self._finish()
         return self._take()
@@ -237,7 +230,7 @@ class MessagesReader:
             case "call":
                 self._calls += 1
                 self._open_part = None
-                name = self._names.get(block.name, block.name)
+                name = self._names.ours(block.name) if self._names else block.name
                 self._out.append(
                     CallStart(tool_call_id=block.key, tool_name=name, provider_data=call_data(raw))
                 )
@@ -268,7 +261,7 @@ class MessagesReader:
             case "verbatim", "input_json_delta":
                 block.args.append(delta.partial_json or "")
             case "verbatim", _:
-                block.grow(decode_raw_delta(data).delta or {})
+                block.grow(read_raw_delta(data))
             case _:  # a kind that a later version adds
                 pass
         return ()
@@ -338,6 +331,9 @@ class MessagesReader:
             self._out.append(ThinkingChunk(text_delta=text, provider_data=data))
             self._open_part = None if data else "thinking"
 
+    def _fault(self, data: bytes) -> AgentError:
+        return map_stream_fault(json.loads(data), self._provider)
+
     def _need_start(self) -> None:
         if not self._started:  # some servers leave it out
             self._on_start(Answer())
@@ -347,5 +343,5 @@ class MessagesReader:
         return taken
 
 
-def _protocol(found: str, cause: BaseException | None = None) -> AgentError:
-    return AgentError("ModelProtocolError", f"the Messages stream holds {found}", cause=cause)
+def _protocol(found: str) -> AgentError:
+    return AgentError("ModelProtocolError", f"the Messages stream holds {found}")
