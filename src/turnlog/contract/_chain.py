@@ -84,7 +84,7 @@ def chain_hash(
     timestamp: str,
     run_id: str | None,
     payload_digest: str,
-    meta: bytes,
+    meta_digest: str | None,
     extra: Mapping[str, bytes] | None = None,
 ) -> str:
     """The hash of one entry: everything in it, and through ``previous`` everything before it."""
@@ -98,7 +98,7 @@ def chain_hash(
         timestamp,
         run_id,
         payload_digest,
-        digest(meta) if meta else None,
+        meta_digest,
     ]
     if extra:
         parts += [[key, digest(extra[key])] for key in sorted(extra)]
@@ -138,7 +138,7 @@ def seal(
         timestamp=timestamp,
         run_id=run_id,
         payload_digest=digest(raw),
-        meta=raw_meta,
+        meta_digest=digest(raw_meta) if raw_meta else None,
     )
     place: dict[str, Any] = {
         "id": id,
@@ -200,6 +200,7 @@ def _read_newer(body: bytes, why: Exception) -> Envelope:
 
 def expected_hash(envelope: Envelope, previous: str) -> str:
     """What ``envelope.hash`` must be if nothing in the entry or before it was changed."""
+    payload_digest, _, meta_digest = (envelope.purged_digest or content_digest(envelope)).partition(":")
     return chain_hash(
         previous,
         id=envelope.id,
@@ -209,7 +210,17 @@ def expected_hash(envelope: Envelope, previous: str) -> str:
         kind=envelope.kind,
         timestamp=envelope.timestamp,
         run_id=envelope.run_id,
-        payload_digest=envelope.purged_digest or digest(bytes(envelope.payload)),
-        meta=bytes(envelope.meta),
+        payload_digest=payload_digest,
+        meta_digest=meta_digest or None,
         extra=envelope.extra if isinstance(envelope, _NewerEnvelope) else None,
     )
+
+
+def content_digest(envelope: Envelope) -> str:
+    """The digest of the payload as it stands, and after a colon that of the meta where there is one.
+
+    A purge keeps this as ``purged_digest``, so that neither is needed to verify the chain.
+    """
+    found = digest(bytes(envelope.payload))
+    meta = bytes(envelope.meta)
+    return f"{found}:{digest(meta)}" if meta else found
