@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import NamedTuple
 
-from turnlog.contract import ImagePart, Message, ModelInvocationDescriptor, ToolSpec, Value, encode
+from turnlog.contract import Message, ModelInvocationDescriptor, ToolSpec, Value, encode
 
+from ._options import ContextOptions
+from ._tokens import weigh
 from ._units import OutputUnit, ResultsUnit, Unit
 
 
@@ -51,18 +53,18 @@ def wire_of(message: Message) -> bytes:
 
 
 class Lane:
-    """One target's wire. ``images`` counts pictures, whose bytes say nothing about their tokens."""
+    """One target's wire. ``size`` is bytes, ``weight`` bytes with pictures counted by their tokens."""
 
-    __slots__ = ("_hash", "images", "messages", "position", "sent", "size", "target")
+    __slots__ = ("_hash", "_options", "messages", "position", "sent", "size", "target", "weight")
 
-    def __init__(self, target: ModelInvocationDescriptor | None, head: Head) -> None:
+    def __init__(self, target: ModelInvocationDescriptor | None, head: Head, options: ContextOptions) -> None:
         self.target = target
         self.messages: list[Message] = []
         self.position = 0
-        self.size = len(head.wire)
-        self.images = 0
+        self.size = self.weight = len(head.wire)
         self.sent = (0, 0)
         self._hash = hashlib.sha256(head.wire)
+        self._options = options
 
     def advance(self, units: Sequence[Unit]) -> None:
         """Take in units up to the first whose results are still owed."""
@@ -72,7 +74,10 @@ class Lane:
             unit = units[position]
             if type(unit) is ResultsUnit and not unit.complete:
                 break
-            self._push(self.choose(unit))
+            message = self.choose(unit)
+            weight = self._push(message)
+            if not unit.weight and message is unit.render():
+                unit.weight = weight
             position += 1
         self.position = position
 
@@ -81,21 +86,22 @@ class Lane:
         if (
             type(unit) is OutputUnit
             and unit.has_thinking
-            and unit.readable_by(self.target)
+            and unit.made_by(self.target)
             and unit.entry.payload.wire_hash == self.hash
         ):
             return unit.full
         return unit.render()
 
-    def _push(self, message: Message) -> None:
+    def _push(self, message: Message) -> int:
         if not message.parts:
-            return
+            return 0
         wire = wire_of(message)
         self._hash.update(wire)
         self.messages.append(message)
-        size, images = weigh(message, len(wire))
-        self.size += size
-        self.images += images
+        weight = weigh(message, len(wire), self._options)
+        self.size += len(wire)
+        self.weight += weight
+        return weight
 
     @property
     def hash(self) -> str:
@@ -104,10 +110,9 @@ class Lane:
     def preview(self, units: Sequence[Unit]) -> Lane:
         """A copy that also holds what is not complete yet; the lane itself stays as it was."""
         copy = Lane.__new__(Lane)
-        copy.target, copy.messages = self.target, list(self.messages)
-        copy.position, copy.size, copy.images = self.position, self.size, self.images
-        copy.sent = self.sent
-        copy._hash = self._hash.copy()
+        copy.target, copy.messages, copy.position = self.target, list(self.messages), self.position
+        copy.size, copy.weight, copy.sent = self.size, self.weight, self.sent
+        copy._hash, copy._options = self._hash.copy(), self._options
         for unit in units[self.position :]:
             if type(unit) is ResultsUnit and not unit.complete:
                 copy._push(unit.build(fill=False))
@@ -115,7 +120,7 @@ class Lane:
                 copy._push(copy.choose(unit))
         return copy
 
-    def emit(self, head: Head, tokens: Callable[[int, int], int], segments: int, breaks: int) -> ModelContext:
+    def emit(self, head: Head, *, tokens: int, segments: int, breaks: int) -> ModelContext:
         count, size = len(self.messages), self.size
         seen, seen_size = self.sent
         self.sent = (count, size)
@@ -124,18 +129,19 @@ class Lane:
             new_messages=count - seen,
             total_bytes=size,
             new_bytes=size - seen_size,
-            estimated_tokens=tokens(size, self.images),
+            estimated_tokens=tokens,
             segments=segments,
             breaks=breaks,
         )
         return ModelContext(self.messages.copy(), head.tool_specs, head.system_prompt, self.hash, stats)
 
 
-def weigh(message: Message, size: int) -> tuple[int, int]:
-    """Bytes that stand for text, and the number of images."""
-    images = 0
-    for part in message.parts:
-        if type(part) is ImagePart:
-            images += 1
-            size -= len(part.payload.data or "")
-    return size, images
+def unit_weight(unit: Unit, options: ContextOptions) -> int:
+    """What a unit takes on the wire, without thinking."""
+    if unit.weight and (type(unit) is not ResultsUnit or unit.complete):
+        return unit.weight
+    message = unit.render()
+    weight = weigh(message, len(wire_of(message)), options) if message.parts else 0
+    if type(unit) is not ResultsUnit or unit.complete:
+        unit.weight = weight
+    return weight

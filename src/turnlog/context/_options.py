@@ -18,6 +18,7 @@ class ContextOptions(Value, frozen=True, kw_only=True):
     window_share: float = 0.75
     price_share: float = 0.95
     cold_share: float = 0.6
+    turn_end_share: float = 0.9
     target_share: float = 0.5
     tail_share: float = 0.2
     merge_share: float = 0.3
@@ -25,7 +26,7 @@ class ContextOptions(Value, frozen=True, kw_only=True):
     min_freed_tokens: int = 8_000
     user_cap: int = 2_000
     preview_at: int = 2_500
-    bytes_per_token: float = 3.6
+    bytes_per_token: float = 3.45
     image_tokens: int = 1_500
     fold: bool = True
 

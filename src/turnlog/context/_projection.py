@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from typing import Literal, Self, TypeAlias
 
 from turnlog.contract import (
+    HINTS,
     ApprovalDecidedEntry,
     ApprovalRequestedEntry,
     BranchSummaryEntry,
@@ -13,8 +15,9 @@ from turnlog.contract import (
     CustomEntry,
     DeltaBatchEntry,
     Entry,
+    Fold,
     FoldEntry,
-    JsonObject,
+    LevelOfDetailSections,
     ModelCallFailedEntry,
     ModelCallStartedEntry,
     ModelChangeEntry,
@@ -34,14 +37,22 @@ from turnlog.contract import (
     ToolStartedEntry,
     WidgetEventEntry,
     encode,
+    try_get_section,
 )
 
+from ._fold import apply_fold, redact_fold, redact_text_unit
 from ._lane import Head, Lane, ModelContext, make_head
 from ._options import ContextOptions
+from ._render import REDACTED
+from ._tokens import TokenMeter
 from ._units import InputUnit, OutputUnit, ResultsUnit, TextUnit, Unit
+from ._words import Vocabulary
 
 RUNTIME = "[Runtime]"
 """Heading of the runtime's own data in the system prompt."""
+
+
+HeadPart: TypeAlias = Literal["prompt", "override", "runtime"]
 
 
 class Projection:
@@ -49,30 +60,28 @@ class Projection:
 
     ``step`` takes entries in log order, each once. ``emit`` may be called at any point and for any target;
     its cost is what is new since the last call for that target, unless a break entry came between.
+    ``hidden`` names entries whose content is gone from the start, as a view of a redacted past needs it.
     """
 
-    def __init__(
-        self,
-        options: ContextOptions | None = None,
-        *,
-        system_prompt: str | None = None,
-    ) -> None:
+    def __init__(self, options: ContextOptions | None = None, *, hidden: Iterable[str] = ()) -> None:
         self.options = options or ContextOptions()
         self.units: list[Unit] = []
         self.breaks = 0
         self.recap: CompactionSummary | None = None
+        self.vocabulary = Vocabulary()
+        self.meter = TokenMeter(self.options)
+        self.numbers: dict[str, int] = {}
+        self.targets: dict[ModelInvocationDescriptor, None] = {}
+        self.shown_hints: str | None = None
+        self._hidden = set(hidden)
         self._tools: list[ToolSpec] = []
-        self._prompt: str | None = system_prompt
-        self._override: str | None = None
-        self._runtime: JsonObject | None = None
+        self._head_texts: dict[HeadPart, tuple[str, str | None]] = {}
         self._head: Head | None = None
-        self._lanes: dict[tuple[str, str, str] | None, Lane] = {}
+        self._lanes: dict[ModelInvocationDescriptor | None, Lane] = {}
         self._calls: dict[str, ResultsUnit] = {}
-        self._open: ResultsUnit | None = None
-        self._hidden: set[str] = set()
 
     @classmethod
-    def of(cls, entries: Iterable[Entry], options: ContextOptions | None = None) -> Projection:
+    def of(cls, entries: Iterable[Entry], options: ContextOptions | None = None) -> Self:
         projection = cls(options)
         for entry in entries:
             projection.step(entry)
@@ -83,39 +92,35 @@ class Projection:
     def step(self, entry: Entry) -> None:
         match entry:
             case ModelInputEntry():
-                self.units.append(InputUnit(entry))
+                self._add_input(entry)
             case ModelOutputEntry():
                 self._add_output(entry)
             case ToolResultsEntry():
                 self._add_results(entry)
+            case ModelCallStartedEntry():
+                self.targets[entry.payload.target] = None
+                self.meter.call_started(entry)
             case ToolsChangeEntry():
                 if entry.payload.tools != self._tools:
                     self._tools = entry.payload.tools
                     self._break_head()
             case SystemPromptEntry():
-                if entry.payload.text != self._prompt:
-                    self._prompt = entry.payload.text
-                    self._break_head()
+                self._set_head("prompt", entry, entry.payload.text)
             case RunStartedEntry():
-                if entry.payload.system_prompt_override != self._override:
-                    self._override = entry.payload.system_prompt_override
-                    self._break_head()
+                self._set_head("override", entry, entry.payload.system_prompt_override)
             case RuntimeInitEntry():
-                if entry.payload.data != self._runtime:
-                    self._runtime = entry.payload.data
-                    self._break_head()
+                self._set_head("runtime", entry, f"# {RUNTIME}\n\n{encode(entry.payload.data).decode()}")
             case BranchSummaryEntry():
                 self._add_branch(entry)
             case CompactionSummaryEntry():
-                self.recap = entry.payload
+                self.recap = None if self._is_hidden(entry) else entry.payload
             case FoldEntry():
-                self._break()
+                self._fold(entry)
             case RedactionEntry() | PurgeEntry():
                 self._redact(entry.payload.entry_ids)
             case (
                 SessionHeaderEntry()
                 | RunEndedEntry()
-                | ModelCallStartedEntry()
                 | ModelCallFailedEntry()
                 | ToolStartedEntry()
                 | ApprovalRequestedEntry()
@@ -127,43 +132,81 @@ class Projection:
             ):
                 pass
 
-    def _add_output(self, entry: ModelOutputEntry) -> None:
-        if self._open is not None and not self._open.complete:
-            # A log that went on without these results: the calls are answered, so that none is an orphan.
-            self._open.closed = True
-        unit = OutputUnit(entry)
+    def _set_head(self, part: HeadPart, entry: Entry, text: str | None) -> None:
+        if text is not None and self._is_hidden(entry):
+            text = REDACTED
+        old = self._head_texts.get(part, ("", None))[1]
+        self._head_texts[part] = (entry.id, text)
+        if text != old:
+            self._break_head()
+
+    def _add_input(self, entry: ModelInputEntry) -> None:
+        unit = InputUnit(entry, redacted=entry.id in self._hidden)
         self.units.append(unit)
-        self._open = None
+        self.numbers[entry.id] = entry.seq
+        self.vocabulary.add(unit.live_text())
+        self._note_hints(entry.payload.sections)
+
+    def _add_output(self, entry: ModelOutputEntry) -> None:
+        # A log that went on without these results: the calls are answered, so that none is an orphan.
+        for results in self._calls.values():
+            results.closed = True
+        self._calls.clear()
+        self.meter.call_answered(entry)
+        unit = OutputUnit(entry, redacted=entry.id in self._hidden)
+        self.units.append(unit)
+        self.numbers[entry.id] = entry.seq
+        self.vocabulary.add(unit.live_text())
         if unit.calls:
-            self._open = ResultsUnit(unit)
-            self.units.append(self._open)
+            results = ResultsUnit(unit)
+            self.units.append(results)
             for call_id in unit.calls:
-                self._calls[call_id] = self._open
+                self._calls[call_id] = results
 
     def _add_results(self, entry: ToolResultsEntry) -> None:
-        seen: list[ResultsUnit] = []
+        self.numbers[entry.id] = entry.seq
+        hidden = entry.id in self._hidden
         for part in entry.payload.message.tool_results:
-            unit = self._calls.get(part.payload.tool_call_id)
-            if unit is not None and unit not in seen:
-                seen.append(unit)
-                unit.add(entry)
+            unit = self._calls.pop(part.payload.tool_call_id, None)
+            if unit is not None:
+                unit.add(entry, part, redacted=hidden)
+                self.vocabulary.add(unit.live_text(part.payload.tool_call_id))
+        for outcome in entry.payload.outcomes:
+            self._note_hints(outcome.sections)
 
     def _add_branch(self, entry: BranchSummaryEntry) -> None:
+        self.numbers[entry.id] = entry.seq
         if entry.payload.summary:
+            text = REDACTED if self._is_hidden(entry) else entry.payload.summary
+            place = (entry.id, entry.seq)
             self.units.append(
                 TextUnit(
-                    "branch",
-                    entry.payload.summary,
-                    entry_id=entry.id,
-                    first_seq=entry.seq,
-                    last_seq=entry.seq,
-                    timestamp=entry.timestamp,
+                    "branch", text, entry_id=entry.id, timestamp=entry.timestamp, first=place, last=place
                 )
             )
+
+    def _fold(self, entry: FoldEntry) -> None:
+        payload = entry.payload
+        if self._is_hidden(entry):
+            payload = redact_fold(payload)
+        self.units = self.apply(payload, entry_id=entry.id, timestamp=entry.timestamp)
+        if self.recap is not None and self._is_used(self.recap):
+            self.recap = None
+        self.shown_hints = None
+        self._break()
+
+    def apply(self, fold: Fold, *, entry_id: str = "", timestamp: str = "") -> list[Unit]:
+        """What would be visible after ``fold``."""
+        return apply_fold(self.units, fold, numbers=self.numbers, entry_id=entry_id, timestamp=timestamp)
+
+    def _is_used(self, recap: CompactionSummary) -> bool:
+        kept = self.numbers.get(recap.first_kept_entry_id, 0)
+        return not any(unit.last_seq < kept for unit in self.units[len(self.segments) :])
 
     def _redact(self, entry_ids: list[str]) -> None:
         names = set(entry_ids)
         self._hidden |= names
+        hit = {self.numbers[name] for name in names if name in self.numbers}
         for unit in self.units:
             match unit:
                 case InputUnit() | OutputUnit():
@@ -174,8 +217,22 @@ class Projection:
                         if found.entry.id in names:
                             unit.redact(found.entry.id)
                 case TextUnit():
-                    pass
-        self._break()
+                    redact_text_unit(unit, names, hit)
+        for part, (entry_id, text) in self._head_texts.items():
+            if entry_id in names and text is not None:
+                self._head_texts[part] = (entry_id, REDACTED)
+        if hit:
+            self.recap = None
+        self._break_head()
+
+    def _is_hidden(self, entry: Entry) -> bool:
+        return entry.id in self._hidden or entry.purged_digest is not None
+
+    def _note_hints(self, sections: LevelOfDetailSections | None) -> None:
+        if sections is not None:
+            hints = try_get_section(sections.live, HINTS)
+            if hints is not None:
+                self.shown_hints = hints
 
     # ── out ──
 
@@ -193,35 +250,48 @@ class Projection:
             self._head = make_head(self._full_prompt(), self._tools)
         return self._head
 
+    @property
+    def segments(self) -> list[TextUnit]:
+        """The texts that stand for folded stretches; they come before everything else."""
+        found: list[TextUnit] = []
+        for unit in self.units:
+            if type(unit) is not TextUnit or unit.kind != "segment":
+                break
+            found.append(unit)
+        return found
+
     def emit(self, target: ModelInvocationDescriptor | None = None, *, force: bool = False) -> ModelContext:
         """What ``target`` is sent now. While results are owed nothing behind their calls is shown; ``force``
         shows those that are in, as a copy that later calls do not build on."""
         lane = self.lane(target)
         if force and lane.position < len(self.units):
             lane = lane.preview(self.units)
-        segments = sum(1 for unit in self.units[:64] if type(unit) is TextUnit and unit.kind == "segment")
-        return lane.emit(self.head, self.estimate, segments, self.breaks)
+        return lane.emit(
+            self.head,
+            tokens=self.meter.tokens(lane.weight, target),
+            segments=len(self.segments),
+            breaks=self.breaks,
+        )
 
     def lane(self, target: ModelInvocationDescriptor | None) -> Lane:
-        key = (target.provider_id, target.specification, target.model) if target else None
-        lane = self._lanes.get(key)
+        lane = self._lanes.get(target)
         if lane is None:
-            lane = self._lanes[key] = Lane(target, self.head)
+            lane = self._lanes[target] = Lane(target, self.head, self.options)
         lane.advance(self.units)
         return lane
 
-    def estimate(self, size: int, images: int = 0) -> int:
-        """Tokens of ``size`` bytes of wire and some images."""
-        return int(size / self.options.bytes_per_token) + images * self.options.image_tokens
+    def tokens(self, target: ModelInvocationDescriptor | None = None) -> int:
+        """The estimated size of what ``target`` would be sent now."""
+        return self.meter.tokens(self.lane(target).weight, target)
 
     # ── breaks ──
 
     def _full_prompt(self) -> str | None:
-        prompt = self._override if self._override is not None else self._prompt
-        if self._runtime is None:
-            return prompt
-        section = f"# {RUNTIME}\n\n{encode(self._runtime).decode()}"
-        return f"{prompt}\n\n{section}" if prompt else section
+        _, prompt = self._head_texts.get("prompt", ("", None))
+        _, override = self._head_texts.get("override", ("", None))
+        _, runtime = self._head_texts.get("runtime", ("", None))
+        texts = [text for text in (prompt if override is None else override, runtime) if text]
+        return "\n\n".join(texts) or None
 
     def _break_head(self) -> None:
         self._head = None

@@ -1,7 +1,12 @@
-"""What is visible, in order: inputs, outputs, the results of one output, and texts that stand for more."""
+"""What is visible, in order: inputs, outputs, the results of one output, and texts that stand for more.
+
+A unit is what a fold works on: it is shown, lowered or digested whole, so a call never parts from its result.
+Lowering makes a new unit; only results that are still coming in change one.
+"""
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Literal, NamedTuple, TypeAlias
 
 from turnlog.contract import (
@@ -37,20 +42,21 @@ from ._render import (
 TextKind: TypeAlias = Literal["segment", "branch"]
 
 RANK: dict[Grain, int] = {"live": 0, "summary": 1, "gist": 2}
-"""Lower grains have the higher number; a level only ever goes up this ladder."""
+"""The ladder of grains; a level only ever goes up in number."""
 
 
 class InputUnit:
     """One user message."""
 
-    __slots__ = ("entry", "grain", "message", "redacted", "text")
+    __slots__ = ("_message", "entry", "grain", "redacted", "text", "weight")
 
-    def __init__(self, entry: ModelInputEntry) -> None:
+    def __init__(self, entry: ModelInputEntry, *, redacted: bool = False) -> None:
         self.entry = entry
         self.grain: Grain = "live"
         self.text: str | None = None
-        self.redacted = entry.purged_digest is not None
-        self.message: Message | None = None
+        self.redacted = redacted or entry.purged_digest is not None
+        self.weight = 0
+        self._message: Message | None = None
 
     @property
     def first_seq(self) -> int:
@@ -59,53 +65,49 @@ class InputUnit:
     last_seq = first_seq
 
     def render(self) -> Message:
-        if self.message is None:
-            self.message = self._build()
-        return self.message
+        if self._message is None:
+            self._message = self._build()
+        return self._message
 
     def _build(self) -> Message:
         payload = self.entry.payload
         if self.redacted:
             return redact_message(payload.message)
-        if self.grain == "live":
-            return render_input(payload)
-        text = self.text if self.text is not None else grain_text(payload.sections, self.grain)
-        if text is None:
-            return render_input(payload)
-        return with_parts(payload.message, [text_part(folded_text(self.entry.seq, self.grain, text))])
+        if self.grain != "live":
+            text = self.text if self.text is not None else grain_text(payload.sections, self.grain)
+            if text is not None:
+                lowered = folded_text(self.entry.seq, self.grain, text)
+                return with_parts(payload.message, [text_part(lowered)])
+        return render_input(payload)
 
     def live_text(self) -> str:
         return REDACTED if self.redacted else parts_text(self.entry.payload.message.parts)
 
-    def lower(self, grain: Grain, text: str | None) -> bool:
+    def lowered(self, grain: Grain, text: str | None) -> InputUnit:
         if RANK[grain] <= RANK[self.grain]:
-            return False
-        self.grain, self.text, self.message = grain, text, None
-        return True
+            return self
+        copy = InputUnit(self.entry, redacted=self.redacted)
+        copy.grain, copy.text = grain, text
+        return copy
 
     def redact(self) -> None:
-        self.redacted, self.message = True, None
+        self.redacted, self.weight, self._message = True, 0, None
 
 
 class OutputUnit:
     """One assistant message; thinking is kept only where the target may have it."""
 
-    __slots__ = ("bare", "calls", "entry", "full", "has_thinking", "redacted")
+    __slots__ = ("_bare", "calls", "entry", "full", "has_thinking", "redacted", "weight")
 
-    def __init__(self, entry: ModelOutputEntry) -> None:
+    def __init__(self, entry: ModelOutputEntry, *, redacted: bool = False) -> None:
         self.entry = entry
-        self.redacted = entry.purged_digest is not None
+        self.redacted = redacted or entry.purged_digest is not None
         message = entry.payload.message
-        self.calls: list[str] = []
-        self.has_thinking = False
-        for part in message.parts:
-            if type(part) is ThinkingPart:
-                self.has_thinking = True
         self.calls = [part.payload.tool_call_id for part in message.tool_calls]
         self.full: Message = redact_message(message) if self.redacted else message
-        self.bare: Message | None = None if self.has_thinking else self.full
-        if self.redacted:
-            self.bare, self.has_thinking = self.full, False
+        self.has_thinking = any(type(part) is ThinkingPart for part in self.full.parts)
+        self.weight = 0
+        self._bare: Message | None = None if self.has_thinking else self.full
 
     @property
     def first_seq(self) -> int:
@@ -115,25 +117,20 @@ class OutputUnit:
 
     def render(self) -> Message:
         """Without thinking."""
-        if self.bare is None:
-            self.bare = without_thinking(self.full)
-        return self.bare
+        if self._bare is None:
+            self._bare = without_thinking(self.full)
+        return self._bare
 
-    def readable_by(self, target: ModelInvocationDescriptor | None) -> bool:
-        made_by = self.entry.payload.invocation
-        return (
-            target is not None
-            and target.model == made_by.model
-            and target.specification == made_by.specification
-            and target.provider_id == made_by.provider_id
-        )
+    def made_by(self, target: ModelInvocationDescriptor | None) -> bool:
+        """Whether ``target`` can read what only its maker reads."""
+        return target is not None and target == self.entry.payload.invocation
 
     def live_text(self) -> str:
         return REDACTED if self.redacted else parts_text(self.entry.payload.message.parts)
 
     def redact(self) -> None:
-        self.redacted, self.has_thinking = True, False
-        self.full = self.bare = redact_message(self.entry.payload.message)
+        self.redacted, self.has_thinking, self.weight = True, False, 0
+        self.full = self._bare = redact_message(self.entry.payload.message)
 
 
 class Found(NamedTuple):
@@ -144,18 +141,27 @@ class Found(NamedTuple):
     outcome: ToolOutcome | None
 
 
+class Level(NamedTuple):
+    grain: Grain
+    text: str | None = None
+
+
+LIVE = Level("live")
+
+
 class ResultsUnit:
     """The results of one output's calls: one tool message in call order, once all are in."""
 
-    __slots__ = ("closed", "found", "grains", "message", "output", "redacted")
+    __slots__ = ("_message", "closed", "found", "levels", "output", "redacted", "weight")
 
     def __init__(self, output: OutputUnit) -> None:
         self.output = output
         self.found: dict[str, Found] = {}
-        self.grains: dict[str, tuple[Grain, str | None]] = {}
+        self.levels: dict[str, Level] = {}
         self.redacted: set[str] = set()
         self.closed = False
-        self.message: Message | None = None
+        self.weight = 0
+        self._message: Message | None = None
 
     @property
     def complete(self) -> bool:
@@ -169,29 +175,30 @@ class ResultsUnit:
     def last_seq(self) -> int:
         return max((found.entry.seq for found in self.found.values()), default=self.output.entry.seq)
 
-    def add(self, entry: ToolResultsEntry) -> None:
-        payload = entry.payload
-        parts = payload.message.tool_results
-        outcomes: list[ToolOutcome | None] = [*payload.outcomes]
-        outcomes += [None] * (len(parts) - len(outcomes))
-        for part, outcome in zip(parts, outcomes, strict=False):
-            call_id = part.payload.tool_call_id
-            if call_id in self.found or call_id not in self.output.calls or self.closed:
-                continue
-            self.found[call_id] = Found(entry, part, outcome)
-            if entry.purged_digest is not None:
-                self.redacted.add(entry.id)
-        self.message = None
+    def add(self, entry: ToolResultsEntry, part: ToolResultPart, *, redacted: bool = False) -> None:
+        call_id = part.payload.tool_call_id
+        if self.closed or call_id in self.found:
+            return
+        outcome = next((one for one in entry.payload.outcomes if one.tool_call_id == call_id), None)
+        self.found[call_id] = Found(entry, part, outcome)
+        if redacted or entry.purged_digest is not None:
+            self.redacted.add(entry.id)
+        self.weight, self._message = 0, None
+
+    def in_order(self) -> Iterator[tuple[str, Found]]:
+        for call_id in self.output.calls:
+            if (found := self.found.get(call_id)) is not None:
+                yield call_id, found
 
     def render(self) -> Message:
-        if self.message is None:
-            self.message = self.build(fill=True)
-        return self.message
+        if self._message is None:
+            self._message = self.build(fill=True)
+        return self._message
 
     def build(self, *, fill: bool) -> Message:
         """``fill`` puts a note where a result is missing, so that no call stays unanswered."""
         parts: list[MessagePart] = []
-        last = None
+        last: ToolResultsEntry | None = None
         for call_id in self.output.calls:
             found = self.found.get(call_id)
             if found is None:
@@ -210,14 +217,17 @@ class ResultsUnit:
         if found.entry.id in self.redacted:
             return tool_result_part(call_id, REDACTED, is_error=found.part.payload.is_error)
         sections = found.outcome.sections if found.outcome else None
-        grain, text = self.grains.get(call_id, ("live", None))
-        if grain != "live":
-            text = text if text is not None else grain_text(sections, grain)
+        level = self.levels.get(call_id, LIVE)
+        if level.grain != "live":
+            text = level.text if level.text is not None else grain_text(sections, level.grain)
             if text is not None:
-                return replace_result(found.part, folded_text(found.entry.seq, grain, text))
+                return replace_result(found.part, folded_text(found.entry.seq, level.grain, text))
         return replace_result(
             found.part, render_content(found.part.payload.content, sections.live if sections else None)
         )
+
+    def level(self, call_id: str) -> Level:
+        return self.levels.get(call_id, LIVE)
 
     def live_text(self, call_id: str) -> str:
         found = self.found.get(call_id)
@@ -225,43 +235,72 @@ class ResultsUnit:
             return NO_RESULT
         return REDACTED if found.entry.id in self.redacted else content_text(found.part.payload.content)
 
-    def lower(self, call_id: str, grain: Grain, text: str | None) -> bool:
-        if RANK[grain] <= RANK[self.grains.get(call_id, ("live", None))[0]]:
-            return False
-        self.grains[call_id] = (grain, text)
-        self.message = None
-        return True
+    def lowered(self, levels: dict[str, Level]) -> ResultsUnit:
+        """With these calls' results at these levels, where that is lower than they are."""
+        lower = {
+            call_id: level
+            for call_id, level in levels.items()
+            if call_id in self.found and RANK[level.grain] > RANK[self.level(call_id).grain]
+        }
+        if not lower:
+            return self
+        copy = ResultsUnit(self.output)
+        copy.found, copy.redacted, copy.closed = self.found, self.redacted, self.closed
+        copy.levels = {**self.levels, **lower}
+        return copy
 
     def redact(self, entry_id: str) -> None:
         self.redacted.add(entry_id)
-        self.message = None
+        self.weight, self._message = 0, None
 
 
 class TextUnit:
     """A text that stands for a stretch of entries, or introduces a branch."""
 
-    __slots__ = ("entry_id", "first_seq", "kind", "last_seq", "message", "text", "timestamp")
+    __slots__ = (
+        "_message",
+        "entry_id",
+        "first_id",
+        "first_seq",
+        "kind",
+        "last_id",
+        "last_seq",
+        "text",
+        "timestamp",
+        "weight",
+    )
 
     def __init__(
-        self, kind: TextKind, text: str, *, entry_id: str, first_seq: int, last_seq: int, timestamp: str
+        self,
+        kind: TextKind,
+        text: str,
+        *,
+        entry_id: str,
+        timestamp: str,
+        first: tuple[str, int],
+        last: tuple[str, int],
     ) -> None:
         self.kind: TextKind = kind
         self.text = text
         self.entry_id = entry_id
-        self.first_seq = first_seq
-        self.last_seq = last_seq
+        self.first_id, self.first_seq = first
+        self.last_id, self.last_seq = last
         self.timestamp = timestamp
-        self.message: Message | None = None
+        self.weight = 0
+        self._message: Message | None = None
 
     def render(self) -> Message:
-        if self.message is None:
-            self.message = Message(
+        if self._message is None:
+            self._message = Message(
                 run_id="", role="user", parts=[text_part(self.text)], timestamp=self.timestamp
             )
-        return self.message
+        return self._message
+
+    def live_text(self) -> str:
+        return self.text
 
     def replace_text(self, text: str) -> None:
-        self.text, self.message = text, None
+        self.text, self.weight, self._message = text, 0, None
 
 
 def _same(left: list[MessagePart], right: list[MessagePart]) -> bool:

@@ -1,0 +1,59 @@
+"""The grains of what is about to be written. The hall calls this just before an append."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from turnlog.contract import HINTS, JsonObject, LevelOfDetailSections, Message, Section, encode
+
+from ._grains import TextKind, make_grains
+from ._projection import Projection
+from ._render import ResultContent, content_text, parts_text
+
+
+def input_sections(
+    projection: Projection, message: Message, *, added: Sequence[Section] = ()
+) -> LevelOfDetailSections:
+    """The grains of an input; ``added`` (LiveScreen, hints) is shown behind its live text."""
+    return _sections(projection, parts_text(message.parts), "input", None, None, added)
+
+
+def result_sections(
+    projection: Projection,
+    content: ResultContent,
+    *,
+    summary: str | None = None,
+    gist: str | None = None,
+    added: Sequence[Section] = (),
+) -> LevelOfDetailSections:
+    """The grains of a tool result. What the tool's author gives wins, unless it is longer than the text."""
+    return _sections(projection, content_text(content), "tool_result", summary, gist, added)
+
+
+def _sections(
+    projection: Projection,
+    text: str,
+    kind: TextKind,
+    summary: str | None,
+    gist: str | None,
+    added: Sequence[Section],
+) -> LevelOfDetailSections:
+    if summary is not None and len(summary) > len(text):
+        summary = None
+    if gist is not None and len(gist) > len(text):
+        gist = None
+    if summary is None or gist is None:
+        made = make_grains(text, kind, projection.vocabulary)
+        gist = (
+            gist if gist is not None else (made.gist if summary is None else min(made.gist, summary, key=len))
+        )
+        summary = summary if summary is not None else made.summary
+    return LevelOfDetailSections(live=list(added), summary=[("", summary)], gist=[("", gist)])
+
+
+def hints_section(projection: Projection, hints: JsonObject | None) -> Section | None:
+    """The section that shows runtime hints, when they are not what was last shown."""
+    if not hints:
+        return None
+    text = encode(hints).decode()
+    return None if text == projection.shown_hints else (HINTS, text)

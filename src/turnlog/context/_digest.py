@@ -1,0 +1,154 @@
+"""A stretch of entries as one text: lines of ``#number kind: text`` that recall and redaction find again."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+from typing import NamedTuple
+
+from turnlog.contract import TextPart, ToolCallPart
+
+from ._grains import extract_words, make_grains
+from ._render import REDACTED, grain_text
+from ._units import InputUnit, OutputUnit, ResultsUnit, TextUnit, Unit
+from ._words import Vocabulary
+
+PREFACE = "[Earlier in this session, shortened. recall #number brings back the whole text of an entry.]"
+
+_KINDS = "user|host|assistant|tool|recap|branch|omitted"
+_HEADER = re.compile(rf"^#(\d+)(?:-(\d+))? ((?:{_KINDS})(?: [^\n:]*)?): ", re.MULTILINE)
+_FALSE_HEADER = re.compile(rf"(\n)(#\d+(?:-\d+)? (?:{_KINDS})(?: [^\n:]*)?: )")
+_CALL_CHARS = 160
+
+
+class Line(NamedTuple):
+    """One entry (or stretch) in a digest."""
+
+    first_seq: int
+    last_seq: int
+    kind: str
+    text: str
+
+    @property
+    def is_user(self) -> bool:
+        return self.kind in {"user", "host"}
+
+    def render(self) -> str:
+        number = (
+            f"{self.first_seq}" if self.first_seq == self.last_seq else f"{self.first_seq}-{self.last_seq}"
+        )
+        return f"#{number} {self.kind}: {_escape(self.text)}"
+
+
+def _escape(text: str) -> str:
+    """No later line of a text may pass for a header; only such a line is touched."""
+    return _FALSE_HEADER.sub(r"\1 \2", text) if "\n#" in text else text
+
+
+def render_lines(lines: Iterable[Line]) -> str:
+    return "\n".join([PREFACE, *(line.render() for line in lines)])
+
+
+def parse_lines(text: str) -> list[Line]:
+    """The lines that :func:`render_lines` wrote."""
+    headers = list(_HEADER.finditer(text))
+    ends = [header.start() - 1 for header in headers[1:]] + [len(text)]
+    return [
+        Line(
+            int(header.group(1)),
+            int(header.group(2) or header.group(1)),
+            header.group(3),
+            text[header.end() : end],
+        )
+        for header, end in zip(headers, ends, strict=True)
+    ]
+
+
+def redact_text(text: str, numbers: set[int]) -> str | None:
+    """``text`` with what it says of these entries taken out; None when it says nothing of them.
+
+    A text that is no list of lines may say anything about any entry of its stretch, so all of it goes.
+    """
+    lines = parse_lines(text)
+    if not lines:
+        return REDACTED
+    hit = False
+    kept: list[Line] = []
+    for line in lines:
+        if any(line.first_seq <= number <= line.last_seq for number in numbers):
+            hit = True
+            line = line._replace(text=REDACTED)
+        kept.append(line)
+    return render_lines(kept) if hit else None
+
+
+def digest_units(units: Iterable[Unit], vocabulary: Vocabulary, user_cap: int) -> list[Line]:
+    """The lines of a stretch. User text is verbatim up to ``user_cap`` characters."""
+    lines: list[Line] = []
+    for unit in units:
+        match unit:
+            case InputUnit():
+                kind = "host" if unit.entry.payload.source == "host" else "user"
+                text = cap_words(unit.live_text(), user_cap, unit.entry.seq)
+                lines.append(Line(unit.first_seq, unit.last_seq, kind, text))
+            case OutputUnit():
+                lines.append(Line(unit.first_seq, unit.last_seq, "assistant", _output_line(unit, vocabulary)))
+            case ResultsUnit():
+                lines += _result_lines(unit, vocabulary)
+            case TextUnit():
+                lines += parse_lines(unit.text) or [
+                    Line(
+                        unit.first_seq,
+                        unit.last_seq,
+                        "branch" if unit.kind == "branch" else "recap",
+                        unit.text,
+                    )
+                ]
+    return lines
+
+
+def cap_words(text: str, cap: int, seq: int) -> str:
+    """``text`` itself, or its beginning and end with a note of what is between."""
+    if len(text) <= cap:
+        return text
+    head, tail = cap * 2 // 3, cap // 3
+    left = len(text) - head - tail
+    return f"{text[:head]}\n[… {left} characters left out; recall #{seq}]\n{text[-tail:]}"
+
+
+def _output_line(unit: OutputUnit, vocabulary: Vocabulary) -> str:
+    if unit.redacted:
+        return REDACTED
+    message = unit.entry.payload.message
+    said = "\n".join(part.payload.text for part in message.parts if isinstance(part, TextPart))
+    pieces = [make_grains(said, "output", vocabulary).gist] if said.strip() else []
+    for part in message.parts:
+        if isinstance(part, ToolCallPart):
+            arguments = extract_words(part.payload.raw_args_text, vocabulary, _CALL_CHARS)
+            pieces.append(f"{part.payload.tool_name}({arguments})")
+    return "\n".join(pieces)
+
+
+def _result_lines(unit: ResultsUnit, vocabulary: Vocabulary) -> list[Line]:
+    lines: list[Line] = []
+    for call_id, found in unit.in_order():
+        name = found.outcome.tool_name if found.outcome else "result"
+        name = "".join(letter for letter in name if letter.isalnum() or letter in "_-.") or "result"
+        seq = found.entry.seq
+        lines.append(Line(seq, seq, f"tool {name}", gist_of(unit, call_id, vocabulary)))
+    return lines
+
+
+def gist_of(unit: ResultsUnit, call_id: str, vocabulary: Vocabulary) -> str:
+    """The gist that was stored, or one made now where there is none."""
+    found = unit.found[call_id]
+    if found.entry.id in unit.redacted:
+        return REDACTED
+    level = unit.level(call_id)
+    if level.grain == "gist" and level.text is not None:
+        return level.text
+    stored = grain_text(found.outcome.sections, "gist") if found.outcome else None
+    live = unit.live_text(call_id)
+    if stored is not None and len(stored) <= max(len(live), 1):
+        return stored
+    return make_grains(live, "tool_result", vocabulary).gist

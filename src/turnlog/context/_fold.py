@@ -1,0 +1,126 @@
+"""What a fold entry does to what is visible. Nothing here decides anything: the entry says it all."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+import msgspec
+
+from turnlog.contract import Fold, FoldItem, FoldSegment
+
+from ._digest import redact_text
+from ._render import REDACTED
+from ._units import InputUnit, Level, OutputUnit, ResultsUnit, TextUnit, Unit
+
+
+def apply_fold(
+    units: Sequence[Unit], fold: Fold, *, numbers: Mapping[str, int], entry_id: str, timestamp: str
+) -> list[Unit]:
+    """The units after ``fold``. ``numbers`` gives the seq of every entry that a fold may name."""
+    result = lower_items(units, fold.items)
+    for segment in fold.segments:
+        first, last = numbers.get(segment.first_entry_id), numbers.get(segment.last_entry_id)
+        if first is None or last is None:
+            continue  # it names what this log does not hold; the entries it meant are all still shown
+        result = replace_stretch(result, segment, first, last, entry_id=entry_id, timestamp=timestamp)
+    return result
+
+
+def lower_items(units: Sequence[Unit], items: Sequence[FoldItem]) -> list[Unit]:
+    """Each named result or input at its new level, where that is lower than it was."""
+    inputs: dict[str, FoldItem] = {}
+    results: dict[str, Level] = {}
+    for item in items:
+        if item.tool_call_id is None:
+            inputs[item.entry_id] = item
+        else:
+            results[item.tool_call_id] = Level(item.grain, item.text)
+    if not inputs and not results:
+        return list(units)
+    lowered: list[Unit] = []
+    for unit in units:
+        if type(unit) is ResultsUnit and unit.complete:
+            named = {call_id: results[call_id] for call_id in unit.found if call_id in results}
+            unit = unit.lowered(named) if named else unit
+        elif type(unit) is InputUnit and (item := inputs.get(unit.entry.id)) is not None:
+            unit = unit.lowered(item.grain, item.text)
+        lowered.append(unit)
+    return lowered
+
+
+def replace_stretch(
+    units: Sequence[Unit], segment: FoldSegment, first: int, last: int, *, entry_id: str, timestamp: str
+) -> list[Unit]:
+    """One text in the place of the units from ``first`` to ``last``."""
+    begin, end = bounds(units, first, last)
+    if begin >= end:
+        return list(units)
+    text = TextUnit(
+        "segment",
+        segment.text,
+        entry_id=entry_id,
+        timestamp=timestamp,
+        first=(segment.first_entry_id, first),
+        last=(segment.last_entry_id, last),
+    )
+    return [*units[:begin], text, *units[end:]]
+
+
+def bounds(units: Sequence[Unit], first: int, last: int) -> tuple[int, int]:
+    """The units of a stretch, moved inward so that no call is on one side and its result on the other."""
+    begin = 0
+    while begin < len(units) and units[begin].first_seq < first:
+        begin += 1
+    end = begin
+    while end < len(units) and units[end].last_seq <= last and is_settled(units, end):
+        end += 1
+    if begin < end and type(units[begin]) is ResultsUnit:
+        begin += 1
+    if begin < end and not can_cut(units, end):
+        end -= 1
+    return begin, end
+
+
+def is_settled(units: Sequence[Unit], position: int) -> bool:
+    """Whether nothing is owed on the unit there: its calls are answered."""
+    unit = units[position]
+    match unit:
+        case ResultsUnit():
+            return unit.complete
+        case OutputUnit():
+            following = units[position + 1] if position + 1 < len(units) else None
+            return not unit.calls or (type(following) is ResultsUnit and following.complete)
+        case InputUnit() | TextUnit():
+            return True
+
+
+def can_cut(units: Sequence[Unit], position: int) -> bool:
+    """Whether a cut before ``position`` leaves every call with its result."""
+    return position >= len(units) or type(units[position]) is not ResultsUnit
+
+
+def redact_fold(fold: Fold) -> Fold:
+    """The same fold without the words it carries."""
+    return Fold(
+        reason=fold.reason,
+        tokens_before=fold.tokens_before,
+        tokens_after=fold.tokens_after,
+        items=[
+            item if item.text is None else msgspec.structs.replace(item, text=REDACTED) for item in fold.items
+        ],
+        segments=[msgspec.structs.replace(segment, text=REDACTED) for segment in fold.segments],
+        replaced_segments=fold.replaced_segments,
+        step=fold.step,
+    )
+
+
+def redact_text_unit(unit: TextUnit, names: set[str], numbers: set[int]) -> None:
+    """Take what a text says of these entries out of it."""
+    if unit.entry_id in names:
+        unit.replace_text(REDACTED)
+        return
+    inside = {number for number in numbers if unit.first_seq <= number <= unit.last_seq}
+    if unit.kind == "segment" and inside:
+        text = redact_text(unit.text, inside)
+        if text is not None:
+            unit.replace_text(text)

@@ -1,0 +1,56 @@
+"""Which words a text holds, and how many texts of the log so far hold each."""
+
+from __future__ import annotations
+
+import re
+from collections import Counter, deque
+
+_WORD = re.compile(r"[^\W_](?:[\w./:@$%&+#~-]{0,78}\w%?)?|_\w{1,79}|\$\d[\d.,]*")
+"""A run of letters, digits and what holds names, paths and figures together, starting and ending in one."""
+
+TEXT_LIMIT = 24_000
+"""Characters of one text that are looked at; of a longer one, the beginning and the end."""
+
+WINDOW = 400
+"""Texts that the frequencies are taken over: what is older has been folded and makes no word common."""
+
+
+def split_words(text: str) -> list[str]:
+    if len(text) > TEXT_LIMIT:
+        half = TEXT_LIMIT // 2
+        text = f"{text[:half]} {text[-half:]}"
+    return _WORD.findall(text)
+
+
+class Vocabulary:
+    """Document frequency as a fold over texts. Texts are split only when a frequency is asked for."""
+
+    __slots__ = ("_counts", "_documents", "_waiting")
+
+    def __init__(self) -> None:
+        self._counts: Counter[str] = Counter()
+        self._documents: deque[frozenset[str]] = deque()
+        self._waiting: deque[str] = deque(maxlen=WINDOW)
+
+    def add(self, text: str) -> None:
+        if text:
+            self._waiting.append(text)
+
+    @property
+    def counts(self) -> Counter[str]:
+        """How many of the last texts hold a word, in lower case."""
+        while self._waiting:
+            words = frozenset(split_words(self._waiting.popleft().lower()))
+            self._documents.append(words)
+            self._counts.update(words)
+            if len(self._documents) > WINDOW:
+                self._forget(self._documents.popleft())
+        return self._counts
+
+    def _forget(self, words: frozenset[str]) -> None:
+        counts = self._counts
+        for word in words:
+            if counts[word] == 1:
+                del counts[word]
+            else:
+                counts[word] -= 1
