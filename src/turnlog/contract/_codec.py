@@ -62,10 +62,13 @@ def decode(data: bytes | bytearray | memoryview | str, type: type[T] | Any) -> T
     that does not fit.
     """
     try:
-        return _decoder(type)(data)
+        try:
+            return _decoder(type)(data)
+        except msgspec.ValidationError as error:
+            if not str(error).startswith(_UNKNOWN_FIELD):
+                raise
+        return _decode_newer(data, type)
     except msgspec.ValidationError as error:
-        if str(error).startswith(_UNKNOWN_FIELD):
-            return _decode_newer(data, type)
         _refuse(error)
     except (msgspec.DecodeError, UnicodeError, RecursionError) as error:
         raise AgentError("InvalidMessage", f"this is not JSON: {error}", cause=error) from error
@@ -97,11 +100,7 @@ class _Unknown(NamedTuple):
 
 def _decode_newer(data: bytes | bytearray | memoryview | str, type: Any) -> Any:
     plain, unknown = _part(msgspec.json.decode(data), _type_info(type))
-    try:
-        value = msgspec.convert(plain, type)
-    except msgspec.ValidationError as error:
-        _refuse(error)
-    return _graft(value, unknown)
+    return _graft(msgspec.convert(plain, type), unknown)
 
 
 @lru_cache(maxsize=256)
