@@ -21,7 +21,7 @@ class PartBuilder:
     def __init__(
         self, kind: Literal["text", "thinking", "tool_call"], *, call_id: str = "", name: str = ""
     ) -> None:
-        self.kind = kind
+        self.kind: Literal["text", "thinking", "tool_call"] = kind
         self.call_id = call_id
         self.name = name
         self.fragments: list[str] = []
