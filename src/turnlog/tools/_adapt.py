@@ -61,10 +61,11 @@ class _Adapter:
             hints = typing.get_type_hints(annotation, include_extras=True)
             fields: dict[str, Any] = {}
             for name, hint in hints.items():
+                mark: Any = Required if name in annotation.__required_keys__ else NotRequired
                 if get_origin(hint) in (Required, NotRequired):
-                    hint = get_args(hint)[0]
-                inner = self.adapt(hint)
-                fields[name] = Required[inner] if name in annotation.__required_keys__ else NotRequired[inner]
+                    # Where annotations are text, Python has not seen this word and counts it wrong.
+                    mark, hint = get_origin(hint), get_args(hint)[0]
+                fields[name] = mark[self.adapt(hint)]
             made = TypedDict(annotation.__name__, fields)  # pyright: ignore[reportArgumentType, reportGeneralTypeIssues, reportUnknownVariableType]
             made.__doc__ = annotation.__doc__
             made.__module__ = annotation.__module__

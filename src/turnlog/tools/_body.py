@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import inspect
 from collections.abc import AsyncIterator, Coroutine, Iterator
-from typing import Any, cast
+from typing import Any, NamedTuple, cast
 
 from turnlog.contract import Clock
 
@@ -16,8 +16,15 @@ from ._text import Unserialisable
 from ._threads import Threads
 from ._tool import Tool
 
+_QUICK = 2
 _TURNS = 8
 """How many turns of the loop a task that was torn down may take to end."""
+
+
+class _Rendered(NamedTuple):
+    """What a thread made ready, told apart from what a tool may return."""
+
+    answer: ToolAnswer
 
 
 class Body:
@@ -90,6 +97,8 @@ class Body:
             outcome = await self._threads.run(self._call_now, self._cancelled)
             if outcome.error is not None:
                 return self._failed(outcome.error)
+            if isinstance(outcome.value, _Rendered):
+                return outcome.value.answer
             return await self._finish(outcome.value)
         except GeneratorExit:
             raise
@@ -103,7 +112,7 @@ class Body:
             value = self._collector.drain_now(cast("Iterator[object]", value))
         if inspect.isawaitable(value) or inspect.isasyncgen(value):
             return value
-        return render(value, self._limit)
+        return _Rendered(render(value, self._limit))
 
     async def _finish(self, value: object) -> ToolAnswer:
         if inspect.isawaitable(value):
@@ -131,6 +140,10 @@ async def race(clock: Clock, waiters: set[asyncio.Future[Any]], seconds: float |
     if seconds is None:
         await asyncio.wait(waiters, return_when=asyncio.FIRST_COMPLETED)
         return
+    for _ in range(_QUICK):  # most calls are done by then: no timer, and a clock that jumps stays put
+        await asyncio.sleep(0)
+        if any(waiter.done() for waiter in waiters):
+            return
     timer = asyncio.ensure_future(clock.sleep(seconds))
     try:
         await asyncio.wait({*waiters, timer}, return_when=asyncio.FIRST_COMPLETED)

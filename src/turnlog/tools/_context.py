@@ -11,7 +11,7 @@ from typing import Any, TypeAlias
 from turnlog.contract import AgentError, Clock, JsonObject, Runtime, WidgetEvent, find_unjson
 from turnlog.system import SystemClock
 
-from ._text import clean, clean_json
+from ._text import Unserialisable, clean, clean_json, shorten
 
 ProgressSink: TypeAlias = Callable[[str | None, JsonObject | None], None]
 """Told of partial output (text to append) and of progress data. Always called in the loop's thread; must
@@ -100,7 +100,7 @@ class ToolContext:
             return
         if text is not None:
             text = clean(text)[:PROGRESS_LIMIT]
-        self.channel.report(text, clean_json(data) if data else None)
+        self.channel.report(text, _reportable(data) if data else None)
 
     def emit(self, widget: str, event: str, data: JsonObject | None = None) -> None:
         """Change a widget's state: the event is appended to the log with this call's result, and only when
@@ -129,6 +129,13 @@ class ToolContext:
     def opened(self, attempt: int) -> ToolContext:
         """A copy with a line of its own, for one try of a call."""
         return replace(self, attempt=attempt, channel=Channel(self.on_progress))
+
+
+def _reportable(data: JsonObject) -> JsonObject:
+    try:
+        return clean_json(data)
+    except Unserialisable:  # a report is no reason to fail: what JSON cannot hold is named instead
+        return {key: clean(shorten(repr(value), 200)) for key, value in data.items()}
 
 
 def no_runtime(tool_name: str) -> AgentError:

@@ -6,7 +6,7 @@ import asyncio
 import contextlib
 import difflib
 import inspect
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Awaitable, Callable
 from dataclasses import replace
 from typing import Any, Literal
 
@@ -18,9 +18,10 @@ from ._body import Body, race
 from ._context import ToolContext, no_runtime
 from ._registry import ToolRegistry
 from ._render import cut
+from ._signature import is_async
 from ._text import clean
 from ._threads import Threads
-from ._tool import DEFAULT_TIMEOUT, NOT_RUN, Tool, ToolOptions, invalid_text
+from ._tool import DEFAULT_TIMEOUT, NOT_RUN, Bound, Reconcile, Tool, ToolOptions, invalid_text
 
 _BASE_DELAY = 0.5
 _MAX_DELAY = 10.0
@@ -43,7 +44,7 @@ class ToolExecutor:
         cancel_grace: float = 5.0,
         max_output: int = 100_000,
         max_threads: int = 64,
-        max_stuck_threads: int = 256,
+        max_stuck_threads: int = 1000,
     ) -> None:
         self._registry = registry
         self._clock: Clock = clock or SystemClock()
@@ -94,9 +95,9 @@ class ToolExecutor:
             idempotency_key=ctx.idempotency_key or call.tool_call_id,
         )
         try:
-            tool, arguments = self._checked(call)
+            tool, arguments, bound = self._checked(call)
             self._require(tool, ctx)
-            answer = await self._attempts(tool, arguments, ctx)
+            answer = await self._attempts(tool, arguments, bound, ctx)
         except Exception as error:
             answer = failure(call.tool_name, error)
         elapsed = max(round((self._clock.monotonic() - started) * 1000), 0)
@@ -112,17 +113,10 @@ class ToolExecutor:
         if ask is None:
             return None
 
-        async def asked(arguments: JsonObject, ctx: ToolContext) -> Any:
-            found = ask(ctx, arguments)
-            if inspect.isawaitable(found):
-                found = await found
-            replies.append(found)
-            return None if found is NOT_RUN else found
-
         replies: list[Any] = []
         options = ToolOptions(timeout=tool.timeout, max_output=tool.options.max_output)
-        asking = Tool.from_schema(tool.name, "", {}, asked, options=options)
-        answer = await self._once(asking, arguments, ctx)
+        asking = Tool.from_schema(tool.name, "", {}, _recording(ask, replies), options=options)
+        answer = await self._once(asking, asking.bind(arguments), ctx)
         if not replies or replies[-1] is None:
             return None
         if replies[-1] is NOT_RUN:
@@ -142,7 +136,7 @@ class ToolExecutor:
 
     # ── before the body ──
 
-    def _checked(self, call: ToolCallRequest) -> tuple[Tool, JsonObject]:
+    def _checked(self, call: ToolCallRequest) -> tuple[Tool, JsonObject, Bound]:
         tool = self._registry.get(call.tool_name)
         if tool is None:
             raise self._not_found(call.tool_name)
@@ -159,7 +153,7 @@ class ToolExecutor:
         bound = tool.bind(arguments)
         if bound.problems:
             raise AgentError("ToolInvalidArgs", invalid_text(tool.name, bound.problems))
-        return tool, arguments
+        return tool, arguments, bound
 
     def _not_found(self, name: str) -> AgentError:
         names = self._registry.names
@@ -187,10 +181,14 @@ class ToolExecutor:
 
     # ── the body ──
 
-    async def _attempts(self, tool: Tool, arguments: JsonObject, ctx: ToolContext) -> ToolAnswer:
+    async def _attempts(
+        self, tool: Tool, arguments: JsonObject, bound: Bound, ctx: ToolContext
+    ) -> ToolAnswer:
         tries = tool.options.retries + 1 if tool.rerunnable else 1
         for number in range(tries):
-            answer = await self._once(tool, arguments, replace(ctx, attempt=ctx.attempt + number))
+            if number:  # the try before may have changed the objects it was given
+                bound = tool.bind(arguments)
+            answer = await self._once(tool, bound, replace(ctx, attempt=ctx.attempt + number))
             if not answer.retryable or number == tries - 1 or answer.error_code == "ToolCancelled":
                 return replace(answer, retryable=False) if answer.retryable else answer
             delay = min(_BASE_DELAY * 2**number, _MAX_DELAY)
@@ -202,11 +200,7 @@ class ToolExecutor:
                     return ToolAnswer.failed("ToolCancelled", f"{tool.name!r}: {signal.result()}")
         raise AssertionError("unreachable: the last try returns")
 
-    async def _once(self, tool: Tool, arguments: JsonObject, ctx: ToolContext) -> ToolAnswer:
-        # Checked again for each try: the one before may have changed the objects it was given.
-        bound = tool.bind(arguments)
-        if bound.problems:
-            return ToolAnswer.failed("ToolInvalidArgs", invalid_text(tool.name, bound.problems))
+    async def _once(self, tool: Tool, bound: Bound, ctx: ToolContext) -> ToolAnswer:
         ctx = ctx.opened(ctx.attempt)
         limit = tool.options.max_output or self._max_output
         async with self._signal(ctx.tool_call_id) as signal:
@@ -283,3 +277,23 @@ class ToolExecutor:
             signals.discard(signal)
             if not signals and self._signals.get(call_id) is signals:
                 del self._signals[call_id]
+
+
+def _recording(ask: Reconcile, replies: list[Any]) -> Callable[[JsonObject, ToolContext], Any]:
+    """A ``reconcile`` function as the body of a tool, its reply kept: None has a meaning of its own."""
+
+    def record(found: Any) -> Any:
+        replies.append(found)
+        return None if found is NOT_RUN else found
+
+    async def record_later(found: Awaitable[Any]) -> Any:
+        return record(await found)
+
+    async def asked(arguments: JsonObject, ctx: ToolContext) -> Any:
+        return record(await ask(ctx, arguments))
+
+    def asked_now(arguments: JsonObject, ctx: ToolContext) -> Any:
+        found = ask(ctx, arguments)
+        return record_later(found) if inspect.isawaitable(found) else record(found)
+
+    return asked if is_async(ask) else asked_now

@@ -20,6 +20,7 @@ STREAM_LIMIT = 64_000_000
 """Bytes of output a generator may yield before it is stopped."""
 _GRAIN_LIMIT = 20_000
 _SNAP = 200
+_LEAST = 200
 
 
 @dataclass(frozen=True)
@@ -33,8 +34,11 @@ class ImageContent:
 def render(value: object, limit: int) -> ToolAnswer:
     """The answer that shows ``value``; text beyond ``limit`` bytes is cut in the middle and kept whole in
     ``artifact``. Raises :class:`Unserialisable`."""
-    if isinstance(value, ToolAnswer):
-        return value
+    if isinstance(value, ToolAnswer):  # made by the author: still cut and scrubbed like any other
+        content, artifact = _content(value.content, limit)
+        summary, gist = _grain(value.summary), _grain(value.gist)
+        artifact = value.artifact if artifact is None else artifact
+        return replace(value, content=content, artifact=artifact, summary=summary, gist=gist)
     if isinstance(value, ToolResult):
         answer = render(value.live, limit)
         answer = replace(answer, summary=_grain(value.summary), gist=_grain(value.gist))
@@ -118,17 +122,17 @@ def _has_parts(items: list[object]) -> bool:
 def _parts(items: list[object], limit: int) -> tuple[Content, bytes | None]:
     parts: list[ResultPart] = []
     whole: list[str] = []
-    left = limit
+    left, is_cut = limit, False
     for item in items:
         part = _part(item)
         if isinstance(part, TextPart):
             text = part.payload.text
             whole.append(text)
-            shown, rest = cut(text, max(left, 200))
-            left -= len(shown.encode())
-            part = text_part(shown) if rest is not None else part
+            shown, rest = cut(text, max(left, _LEAST))
+            left -= len(shown)
+            if rest is not None:
+                part, is_cut = text_part(shown), True
         parts.append(part)
-    is_cut = left < 0 or any(isinstance(part, TextPart) and part.payload.text not in whole for part in parts)
     return parts, "\n".join(whole).encode() if is_cut else None
 
 
@@ -136,8 +140,13 @@ def _part(item: object) -> ResultPart:
     match item:
         case TextPart():
             return text_part(clean(item.payload.text))
-        case FileRefPart() | ImagePart():
-            return item
+        case FileRefPart():
+            file = msgspec.structs.replace(item.payload, path=clean(item.payload.path))
+            return FileRefPart(payload=file)
+        case ImagePart():
+            url = item.payload.url
+            image = msgspec.structs.replace(item.payload, url=None if url is None else clean(url))
+            return ImagePart(payload=image)
         case ImageContent():
             return _image(item)
         case _:

@@ -49,10 +49,10 @@ def _child(key: str, value: Any) -> Any:
     return value
 
 
-def forbid_extras(schema: JsonObject) -> JsonObject | None:
+def forbid_extras(schema: JsonObject, *, open_root: bool = False) -> JsonObject | None:
     """The schema with every object of named fields closed to others; None when one of them is open on
-    purpose."""
-    found = [node for node in _nodes(schema) if "properties" in node]
+    purpose (``open_root``: one other than the outermost)."""
+    found = [node for node in _nodes(schema) if "properties" in node and not (open_root and node is schema)]
     if any(node.get("additionalProperties") is True for node in found):
         return None
     return normalise(_closed(schema))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 import inspect
-import sys
+import re
 import types
 import typing
 from collections.abc import Callable, Mapping
@@ -51,7 +51,26 @@ def _inner(function: Any) -> Any:
     return function  # pyright: ignore[reportUnknownVariableType]
 
 
-def check_signature(name: str, function: Callable[..., Any]) -> inspect.Signature:
+def is_method(function: Callable[..., Any]) -> bool:
+    """Whether this is a function in a class body that still lacks its instance."""
+    if not isinstance(function, types.FunctionType):
+        return False
+    names = function.__qualname__.rsplit("<locals>.", 1)[-1].split(".")
+    first = next(iter(inspect.signature(function).parameters.values()), None)
+    return len(names) > 1 and first is not None and first.annotation is first.empty and first.name == "self"
+
+
+def _written(function: Any) -> Any:
+    """The function somebody wrote, which has the annotations."""
+    target = _inner(function)
+    if isinstance(target, type):
+        return target.__init__
+    if isinstance(target, types.FunctionType | types.MethodType | types.BuiltinFunctionType):
+        return target
+    return type(target).__call__
+
+
+def check_signature(name: str, function: Callable[..., Any], is_method: bool = False) -> inspect.Signature:
     """Refuse at declaration what no model could call: see the messages."""
     try:
         signature = inspect.signature(function)
@@ -61,7 +80,9 @@ def check_signature(name: str, function: Callable[..., Any]) -> inspect.Signatur
             f"tool {name!r}: {function!r} has no signature Python can read; wrap it in a typed function",
             cause=error,
         ) from error
-    for parameter in signature.parameters.values():
+    for index, parameter in enumerate(signature.parameters.values()):
+        if is_method and index == 0:
+            continue
         match parameter.kind:
             case inspect.Parameter.POSITIONAL_ONLY:
                 problem = "is positional-only; models name their arguments, so remove the '/'"
@@ -77,16 +98,27 @@ def check_signature(name: str, function: Callable[..., Any]) -> inspect.Signatur
     return signature
 
 
-def local_names(function: Callable[..., Any], depth: int) -> Mapping[str, Any] | None:
+def local_names(function: Callable[..., Any]) -> Mapping[str, Any] | None:
     """The names around a function declared inside another one: its annotations may be text that only they
     explain. None where the module's own names do."""
-    target = _inner(function)
+    target = _written(function)
     hints = getattr(target, "__annotations__", {})
-    if "<locals>" not in getattr(target, "__qualname__", "") or not any(
-        isinstance(hint, str) for hint in hints.values()
-    ):
+    place: str = getattr(target, "__qualname__", "")
+    if "<locals>" not in place or not any(isinstance(hint, str) for hint in hints.values()):
         return None
-    return dict(sys._getframe(depth).f_locals)  # pyright: ignore[reportPrivateUsage]
+    around: list[str] = []
+    while "." in place:
+        place = place.rsplit(".", 1)[0].removesuffix(".<locals>")
+        around.append(place)
+    wanted = set(re.findall(r"\w+", " ".join(hint for hint in hints.values() if isinstance(hint, str))))
+    found: dict[str, Any] = {}
+    frame = inspect.currentframe()
+    while frame is not None:  # whatever stands between, a registry or an agent, is passed over
+        own = frame.f_globals is target.__globals__ and frame.f_code.co_qualname in around
+        if own:
+            found = {name: frame.f_locals[name] for name in wanted & frame.f_locals.keys()} | found
+        frame = frame.f_back
+    return found
 
 
 def resolve(
@@ -112,11 +144,7 @@ def resolve(
 
 
 def _hints(name: str, function: Callable[..., Any], names: Mapping[str, Any] | None) -> dict[str, Any]:
-    target = _inner(function)
-    if not isinstance(target, types.FunctionType | types.MethodType | type):
-        target = type(target).__call__
-    if isinstance(target, type):
-        target = target.__init__
+    target = _written(function)
     local = dict(names or {})
     while True:
         try:

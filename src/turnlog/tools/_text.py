@@ -111,8 +111,13 @@ def _object(value: Any, where: str, depth: int) -> Any:
     # Duck typing: pydantic models, attrs classes, arrays and their scalars, without importing any of them.
     for method in ("model_dump", "tolist", "item"):
         convert = getattr(value, method, None)
-        if callable(convert):
-            return _plain(convert(mode="json") if method == "model_dump" else convert(), where, depth + 1)
+        if not callable(convert):
+            continue
+        try:
+            found = convert(mode="json") if method == "model_dump" else convert()
+        except TypeError:
+            continue  # another method of the same name
+        return _plain(found, where, depth + 1)
     if hasattr(value, "__attrs_attrs__"):
         found = {each.name: getattr(value, each.name) for each in value.__attrs_attrs__}
         return _plain(found, where, depth + 1)

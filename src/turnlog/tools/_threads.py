@@ -30,7 +30,7 @@ class Threads:
     a stuck one when the program ends.
     """
 
-    def __init__(self, limit: int = 64, stuck_limit: int = 256) -> None:
+    def __init__(self, limit: int = 64, stuck_limit: int = 1000) -> None:
         self._limit = limit
         self._stuck_limit = stuck_limit
         self._live = 0

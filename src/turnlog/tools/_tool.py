@@ -14,7 +14,15 @@ from ._check import check_schema
 from ._context import ToolContext
 from ._docs import Docs, read_docstring
 from ._schema import normalise
-from ._signature import check_signature, function_doc, function_name, is_async, local_names, resolve
+from ._signature import (
+    check_signature,
+    function_doc,
+    function_name,
+    is_async,
+    is_method,
+    local_names,
+    resolve,
+)
 
 if TYPE_CHECKING:
     from ._signature import Parameters
@@ -115,9 +123,11 @@ class Tool:
         self._schema = schema
         self._description = description
         self._typed: Typed | None = None
+        self._attribute: str | None = None
         _check_name(self.name)
         _check_options(self.name, self.options)
-        self._signature = None if schema is not None else check_signature(self.name, function)
+        self._unbound = schema is None and is_method(function)
+        self._signature = None if schema is not None else check_signature(self.name, function, self._unbound)
         functools.update_wrapper(self, function, updated=())
 
     @classmethod
@@ -151,8 +161,11 @@ class Tool:
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         return self.function(*args, **kwargs)
 
+    def __set_name__(self, owner: type, name: str) -> None:
+        self._attribute = name
+
     def __get__(self, instance: object, owner: type | None = None) -> Tool:
-        """``@tool`` inside a class: through an instance it is a tool of that instance."""
+        """``@tool`` inside a class: through an instance it is a tool of that instance, and stays the same."""
         if instance is None:
             return self
         bound = Tool(
@@ -162,6 +175,9 @@ class Tool:
             options=self.options,
             names=self._names,
         )
+        own = getattr(instance, "__dict__", None)
+        if isinstance(own, dict) and self._attribute is not None:
+            own[self._attribute] = bound  # found before this descriptor from now on
         return bound
 
     def __repr__(self) -> str:
@@ -208,6 +224,11 @@ class Tool:
     def _parameters(self) -> Parameters | None:
         if self._signature is None:
             return None
+        if self._unbound:
+            raise AgentError(
+                "ConfigInvalid",
+                f"tool {self.name!r} is a method; take it from an instance, as instance.{self.name}",
+            )
         return resolve(self.name, self.function, self._signature, self._names)
 
     def _compiled(self) -> Typed:
@@ -383,12 +404,9 @@ def tool(
             name=name,
             description=description,
             options=ToolOptions(annotations=dict(annotations or {}), **options),
-            names=local_names(function, 3),
+            names=local_names(function),
         )
 
-    def decorate(function: Callable[..., Any]) -> Tool:
-        return make(function)
-
     if function is None:
-        return decorate
+        return make
     return function if isinstance(function, Tool) else make(function)

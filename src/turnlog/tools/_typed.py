@@ -38,7 +38,7 @@ class Typed:
 
     __slots__ = ("_adapter", "_extra", "_owner", "schema")
 
-    def __init__(self, owner: str, type_: Any) -> None:
+    def __init__(self, owner: str, type_: Any, *, is_call: bool = False, takes_rest: bool = False) -> None:
         self._owner = owner
         try:
             self._adapter: TypeAdapter[Any] = TypeAdapter(type_, config=_config_for(type_))
@@ -50,22 +50,30 @@ class Typed:
                 f"{owner}: no JSON schema can be made of its types: {words}",
                 cause=error,
             ) from error
+        if takes_rest:
+            raw.setdefault("additionalProperties", True)
         schema = normalise(raw)
         # Models that ask for unknown fields get them; else a field nobody reads is a mistake to be told.
-        strict = forbid_extras(schema)
+        strict = forbid_extras(schema, open_root=is_call)
         self.schema: JsonObject = schema if strict is None else strict
         self._extra: Any = None if strict is None else "forbid"
 
     def check(self, value: object) -> tuple[Any, list[str]]:
         """The value with its real types, or what is wrong with it, all of it, in words."""
         try:
+            return self._check(value)
+        except RecursionError:
+            return None, ["nested too deeply"]
+        except (Exception, SystemExit) as error:  # a validator of the author's that raised something else
+            return None, [f"this could not be checked: {type(error).__name__}: {error}"]
+
+    def _check(self, value: object) -> tuple[Any, list[str]]:
+        try:
             return self._validate(value), []
         except pydantic_core.ValidationError as error:
             whole = _whole_numbers(value)
             if whole is value:
                 return None, describe(error, value, self.schema)
-        except Exception as error:  # a validator of the author's that raised something else
-            return None, [f"the arguments could not be checked: {type(error).__name__}: {error}"]
         # To JSON 2.0 is an integer: some providers write every number so.
         try:
             return self._validate(whole), []
@@ -96,7 +104,8 @@ def compile_parameters(owner: str, parameters: list[inspect.Parameter]) -> Typed
     shown = [each.replace(annotation=adapt(each.annotation)) for each in parameters]
     capture.__signature__ = inspect.Signature(shown)  # pyright: ignore[reportFunctionMemberAccess]
     capture.__annotations__ = {each.name: each.annotation for each in shown}
-    typed = Typed(owner, capture)
+    rest = any(each.kind is inspect.Parameter.VAR_KEYWORD for each in shown)
+    typed = Typed(owner, capture, is_call=True, takes_rest=rest)
     typed.schema.setdefault("properties", {})
     return typed
 
