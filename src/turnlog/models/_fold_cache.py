@@ -43,11 +43,12 @@ class FoldCache(Generic[S]):
     changes how a message is written. What ``empty`` makes may depend on nothing else.
     """
 
-    __slots__ = ("_kept", "_max_bytes", "_size")
+    __slots__ = ("_kept", "_max_bytes", "size")
 
     def __init__(self, max_bytes: int = MAX_BYTES) -> None:
         self._kept: OrderedDict[Hashable, tuple[tuple[Message, ...], S]] = OrderedDict()
-        self._size = 0
+        self.size = 0
+        """Bytes kept, roughly."""
         self._max_bytes = max_bytes
 
     def fold(self, key: Hashable, messages: tuple[Message, ...], empty: Callable[[], S]) -> S:
@@ -73,11 +74,11 @@ class FoldCache(Generic[S]):
     def _keep(self, key: Hashable, messages: tuple[Message, ...], state: S) -> None:
         self._forget(key)
         self._kept[key] = (messages, state)
-        self._size += state.size
-        while self._size > self._max_bytes or len(self._kept) > MAX_ENTRIES:
+        self.size += state.size
+        while self.size > self._max_bytes or len(self._kept) > MAX_ENTRIES:
             self._forget(next(iter(self._kept)))
 
     def _forget(self, key: Hashable) -> None:
         gone = self._kept.pop(key, None)
         if gone is not None:
-            self._size -= gone[1].size
+            self.size -= gone[1].size
