@@ -18,6 +18,8 @@ from pydantic import BaseModel, ConfigDict, Field
 
 from turnlog.tools import ToolContext, tool
 
+NO_JSON = object()
+
 
 class Colour(enum.Enum):
     RED = "red"
@@ -106,7 +108,7 @@ def rest(a: int, **others: int) -> None: ...
 def rest_of_anything(a: int, **others: Any) -> None: ...
 def injected(ctx: ToolContext, a: int) -> None: ...
 def named_like_keywords(title: str, properties: dict[str, str], type: str, schema: int) -> None: ...
-def odd_default(a: object = object()) -> None: ...  # noqa: B008
+def odd_default(a: Any = NO_JSON) -> None: ...
 
 
 def obj(properties: dict[str, Any], required: list[str] | None = None, **more: Any) -> dict[str, Any]:
@@ -368,6 +370,7 @@ GOLDEN: list[tuple[Any, dict[str, Any]]] = [
     (rest, {**obj({"a": I}, ["a"]), "additionalProperties": I}),
     (rest_of_anything, {**obj({"a": I}, ["a"]), "additionalProperties": True}),
     (injected, obj({"a": I}, ["a"])),
+    (odd_default, obj({"a": {}})),
     (
         named_like_keywords,
         obj(
