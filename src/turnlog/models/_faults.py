@@ -86,7 +86,7 @@ def _error(
     said = scrub(fault.message)[:_MESSAGE_LIMIT] or "no explanation"
     if location and fault.status and fault.status < 400:
         said = f"a redirect to {scrub(location)}, which is not followed; set base_url to where it points"
-    advice = _ADVICE.get(code)
+    advice = None if retryable else _ADVICE.get(code)
     text = f"{provider or 'the server'} {did}{f' ({named})' if named else ''}: {said}"
     meta: dict[str, Any] = {}
     if fault.status is not None:
@@ -114,7 +114,7 @@ def _reduce(found: object, status: int | None, kind: str = "") -> Fault:
     return Fault(status, lowered, " · ".join(dict.fromkeys(text for text in texts if text)))
 
 
-_WORD_KEYS = ("code", "type", "status", "reason", "__type", "error_type", "name", "quotaId")
+_WORD_KEYS = ("code", "type", "status", "status_code", "reason", "__type", "error_type", "name", "quotaId")
 _TEXT_KEYS = ("message", "Message", "msg", "detail", "error_description", "error_msg", "originalMessage")
 _INNER_KEYS = (
     "error",

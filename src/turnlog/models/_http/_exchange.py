@@ -183,7 +183,8 @@ class Exchange:
     async def sse(self, **limits: int) -> AsyncGenerator[list[ServerEvent], None]:
         """The events of each piece that held any; last, what an unfinished event holds (it may be cut).
 
-        Raises a clear error for an answer that is no event stream (a proxy's page, say).
+        A server that answers with a JSON document instead of a stream yields it as one event. Raises a
+        clear error for an answer that is neither (a proxy's page, say).
         """
         if self.kind == "html":
             raise await self._not_a_stream()
@@ -191,11 +192,24 @@ class Exchange:
         feed = reader.feed
         pieces = self.pieces()
         self._open.append(pieces)
+        plain: list[bytes] | None = [] if self.kind != "sse" else None
+        size = 0
         async for piece in pieces:
+            if plain is not None:  # the content type promises no events; the first byte tells
+                if plain or piece.lstrip()[:1] in (b"{", b"["):
+                    plain.append(piece)
+                    size += len(piece)
+                    if size > _JSON_BODY_LIMIT:
+                        raise _too_large(_JSON_BODY_LIMIT)
+                    continue
+                if piece.strip():
+                    plain = None
             events = feed(piece)
             if events:
                 yield events
-        if events := reader.end():
+        if plain:
+            yield [("", b"".join(plain))]
+        elif events := reader.end():
             yield events
 
     async def json_values(self, **limits: int) -> AsyncGenerator[list[bytes], None]:
@@ -226,9 +240,7 @@ class Exchange:
             whole += piece
             if len(whole) > limit:
                 if strict:
-                    raise AgentError(
-                        "ModelProtocolError", f"the answer is larger than {limit} bytes", retryable=False
-                    )
+                    raise _too_large(limit)
                 break
         return bytes(whole[:limit])
 
@@ -263,6 +275,10 @@ class Exchange:
         return AgentError(
             "ModelTimeout", f"{self._url} {what} for {limit:g} seconds; raise {name} if it may", cause=error
         )
+
+
+def _too_large(limit: int) -> AgentError:
+    return AgentError("ModelProtocolError", f"the answer is larger than {limit} bytes", retryable=False)
 
 
 def explain_transport(error: BaseException, url: str, answered: bool, config: HttpModelConfig) -> AgentError:

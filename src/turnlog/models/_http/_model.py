@@ -49,8 +49,18 @@ class HttpModel(Model):
         """The key; None where none is needed; ``ModelAuthError`` where one is and is not found."""
         return find_key(config, self.key_variables, self._url(config), self.provider_id)
 
-    def _send(self, url: str, body: bytes, headers: Mapping[str, str], config: HttpModelConfig) -> Exchange:
-        """A request to be entered with ``async with``. Content type and extra headers are added here."""
+    def _send(
+        self,
+        url: str,
+        body: bytes,
+        headers: Mapping[str, str],
+        config: HttpModelConfig,
+        provider: str | None = None,
+    ) -> Exchange:
+        """A request to be entered with ``async with``. Content type and extra headers are added here.
+
+        ``provider`` is who an error names; the adapter's ``provider_id`` when absent.
+        """
         client: Any = self._client
         if client is None:
             client = self._pool.get(url)
@@ -64,7 +74,7 @@ class HttpModel(Model):
             given = {name.lower() for name in config.extra_headers}
             whole = {name: value for name, value in whole.items() if name.lower() not in given}
             whole.update(config.extra_headers)
-        return Exchange(client, url, body, whole, config, self.provider_id)
+        return Exchange(client, url, body, whole, config, provider or self.provider_id)
 
     def _map_error(self, error: BaseException) -> AgentError:
         if isinstance(error, (httpx2.HTTPError, httpx2.StreamError, httpx2.InvalidURL, OSError)):

@@ -1,0 +1,137 @@
+"""The chunks of a Chat Completions stream, as every compatible server sends them.
+
+Fields we do not read are skipped while decoding. Where a server sends another type than the protocol
+says, the chunk is read again without types and what fits is taken.
+"""
+
+from __future__ import annotations
+
+from typing import Any, cast
+
+import msgspec
+
+from turnlog.contract import AgentError
+
+
+class FunctionDelta(msgspec.Struct, gc=False):
+    name: str | None = None
+    arguments: str | dict[str, Any] | list[Any] | None = None
+
+
+class CallDelta(msgspec.Struct):
+    index: int | None = None
+    id: str | None = None
+    function: FunctionDelta | None = None
+    extra_content: dict[str, Any] | None = None
+
+
+class Delta(msgspec.Struct):
+    content: str | list[Any] | None = None
+    tool_calls: list[CallDelta] | None = None
+    reasoning_content: str | None = None
+    reasoning: str | None = None
+    reasoning_details: list[dict[str, Any]] | None = None
+    refusal: str | None = None
+    function_call: FunctionDelta | None = None
+
+
+class Choice(msgspec.Struct):
+    index: int = 0
+    delta: Delta | None = None
+    message: Delta | None = None
+    finish_reason: str | None = None
+    stop_reason: str | int | None = None
+    usage: dict[str, Any] | None = None
+    error: Any = None
+
+
+class GroqExtra(msgspec.Struct):
+    usage: dict[str, Any] | None = None
+    error: Any = None
+
+
+class Completion(msgspec.Struct):
+    """One chunk, or a whole answer that was not streamed."""
+
+    choices: list[Choice] | None = None
+    usage: dict[str, Any] | None = None
+    error: Any = None
+    id: str | None = None
+    model: str | None = None
+    x_groq: GroqExtra | None = None
+    object: str | None = None
+    message: Any = None
+    detail: Any = None
+    type: Any = None
+    code: Any = None
+
+
+_decode = msgspec.json.Decoder(Completion, strict=False).decode
+
+
+def decode_chunk(data: bytes) -> Completion:
+    """``ModelProtocolError`` for what is no JSON object: a cut stream, or no such stream at all."""
+    try:
+        return _decode(data)
+    except msgspec.ValidationError:
+        return _decode_loosely(data)
+    except (msgspec.DecodeError, UnicodeDecodeError) as error:
+        raise not_json(data, error) from error
+
+
+def not_json(data: bytes, error: Exception) -> AgentError:
+    start = data[:120].decode("utf-8", "replace")
+    return AgentError(
+        "ModelProtocolError",
+        f"an event of the stream is not JSON ({error}): {start!r}; the answer was cut, "
+        "or base_url does not lead to a Chat Completions server",
+        cause=error,
+    )
+
+
+def _decode_loosely(data: bytes) -> Completion:
+    try:
+        found: object = msgspec.json.decode(data)
+    except (msgspec.DecodeError, UnicodeDecodeError) as error:
+        raise not_json(data, error) from error
+    if not isinstance(found, dict):
+        return Completion(error=found)
+    return _fit(cast("dict[str, Any]", found), Completion, {"choices": Choice, "x_groq": GroqExtra})
+
+
+_INNER: dict[type, dict[str, type]] = {
+    Choice: {"delta": Delta, "message": Delta},
+    Delta: {"tool_calls": CallDelta, "function_call": FunctionDelta},
+    CallDelta: {"function": FunctionDelta},
+    FunctionDelta: {},
+    GroqExtra: {},
+}
+
+
+def _fit(found: dict[str, Any], kind: type, inner: dict[str, type]) -> Any:
+    """``kind`` with those fields of ``found`` whose type fits; the others are left empty."""
+    taken: dict[str, Any] = {}
+    fields = {field.name: field.type for field in msgspec.structs.fields(kind)}
+    for name, value in found.items():
+        if name not in fields or value is None:
+            continue
+        nested = inner.get(name)
+        if nested is not None:
+            value = _fit_nested(value, nested)
+            if value is not None:
+                taken[name] = value
+            continue
+        try:
+            taken[name] = msgspec.convert(value, fields[name], strict=False)
+        except msgspec.ValidationError:
+            if fields[name] == (str | None) and isinstance(value, int | float):
+                taken[name] = str(value)
+    return kind(**taken)
+
+
+def _fit_nested(value: Any, nested: type) -> Any:
+    if isinstance(value, list):
+        items = cast("list[Any]", value)
+        fitted = [_fit_nested(item, nested) for item in items if not isinstance(item, list)]
+        return [item for item in fitted if item is not None]
+    return _fit(cast("dict[str, Any]", value), nested, _INNER[nested]) if isinstance(value, dict) else None

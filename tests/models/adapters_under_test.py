@@ -1,0 +1,62 @@
+"""Which adapter reads which protocol of the recorded exchanges. A new adapter adds its lines here.
+
+An adapter that is not there yet is left out, so the table may be ahead of the code.
+"""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+import httpx2
+
+from turnlog.testing import FixedClock, FixedIds
+
+if TYPE_CHECKING:
+    from turnlog.models import Model
+
+ADAPTERS: dict[str, str] = {
+    "openai-chat": "turnlog.models.openai_chat:OpenAIChatModel",
+    "mistral-chat": "turnlog.models.openai_chat:OpenAIChatModel",
+    "anthropic-messages": "turnlog.models.anthropic:AnthropicModel",
+    "openai-responses": "turnlog.models.openai_responses:OpenAIResponsesModel",
+    "gemini": "turnlog.models.google:GoogleModel",
+}
+"""Protocol → ``module:class``. The class takes ``base_url``, ``api_key`` and ``client``."""
+
+ENDS_IN_ERROR: dict[str, str] = {
+    "anthropic.anthropic.vercelai.spliced-message-start.846500": "two answers were spliced into one stream",
+}
+"""Id of a recorded answer that is rightly refused → why, although the index calls it an answer."""
+
+
+def known_protocols() -> list[str]:
+    return [protocol for protocol in ADAPTERS if _find(protocol) is not None]
+
+
+def make_model(
+    protocol: str,
+    base_url: str = "http://127.0.0.1:1",
+    client: httpx2.AsyncClient | None = None,
+    **fields: Any,
+) -> Model:
+    """The adapter of ``protocol``, with a clock and ids that are the same on every run."""
+    found = _find(protocol)
+    assert found is not None, protocol
+    return found(
+        "recorded-model",
+        base_url=base_url,
+        api_key="test-key-of-no-worth",
+        client=client,
+        clock=FixedClock(),
+        ids=FixedIds(),
+        **fields,
+    )
+
+
+def _find(protocol: str) -> Any:
+    module, _, name = ADAPTERS[protocol].partition(":")
+    try:
+        return getattr(import_module(module), name, None)
+    except ModuleNotFoundError:
+        return None
