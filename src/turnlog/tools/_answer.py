@@ -75,7 +75,7 @@ class ToolAnswer:
     """What came of one call, ready for the log.
 
     ``artifact`` holds the whole output when ``content`` shows only a part of it; who stores it tells the
-    model where with :meth:`noted`. ``cause`` is for debugging and never reaches a model or the log.
+    model where with :meth:`noted` and puts its name into ``kept_as``. ``cause`` is for debugging and never reaches a model or the log.
     """
 
     status: ToolStatus
@@ -85,6 +85,7 @@ class ToolAnswer:
     summary: str | None = None
     gist: str | None = None
     artifact: bytes | None = None
+    kept_as: str | None = None
     events: list[WidgetEvent] = field(default_factory=list[WidgetEvent])
     retryable: bool = False
     cause: BaseException | None = field(default=None, repr=False, compare=False)

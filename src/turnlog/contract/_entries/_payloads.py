@@ -101,7 +101,11 @@ class ToolStarted(Value, frozen=True, kw_only=True):
 
 
 class ToolOutcome(Value, frozen=True, kw_only=True):
-    """Beside a result in the message: how it went, and its lower grains."""
+    """Beside a result in the message: how it went, and its lower grains.
+
+    ``authored`` says that the tool's author gave a grain; ``artifact`` names the blob that holds the whole
+    output where the message shows a part of it.
+    """
 
     tool_call_id: str
     tool_name: str
@@ -109,6 +113,8 @@ class ToolOutcome(Value, frozen=True, kw_only=True):
     elapsed_ms: int | None = None
     error_code: str | None = None
     sections: LevelOfDetailSections | None = None
+    authored: bool | None = None
+    artifact: str | None = None
 
 
 class ToolResults(Value, frozen=True, kw_only=True):
