@@ -13,38 +13,54 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from turnlog.models import ScriptedCall, ScriptedError, ScriptedModel, Turn
 
+    from ._golden import check_trace, read_trace
     from ._ids import FixedIds
     from ._loopback import Loopback, LoopbackAnswer, LoopbackRequest
+    from ._model_cases import CaseCall, ModelCase, ModelReport, Wired
+    from ._model_checks import check_model
     from ._time import FixedClock, VirtualClock
 
 __all__ = [
+    "CaseCall",
     "FixedClock",
     "FixedIds",
     "Loopback",
     "LoopbackAnswer",
     "LoopbackRequest",
+    "ModelCase",
+    "ModelReport",
     "ScriptedCall",
     "ScriptedError",
     "ScriptedModel",
     "Turn",
     "VirtualClock",
+    "Wired",
+    "check_model",
+    "check_trace",
+    "read_trace",
 ]
 
 _HOMES: dict[str, str] = {
+    "CaseCall": "turnlog.testing._model_cases",
     "FaultStore": "turnlog.testing._fault_store",
     "FixedClock": "turnlog.testing._time",
     "FixedIds": "turnlog.testing._ids",
     "Loopback": "turnlog.testing._loopback",
     "LoopbackAnswer": "turnlog.testing._loopback",
     "LoopbackRequest": "turnlog.testing._loopback",
+    "ModelCase": "turnlog.testing._model_cases",
+    "ModelReport": "turnlog.testing._model_cases",
     "ScriptedCall": "turnlog.models",
     "ScriptedError": "turnlog.models",
     "ScriptedModel": "turnlog.models",
     "Turn": "turnlog.models",
     "VirtualClock": "turnlog.testing._time",
+    "Wired": "turnlog.testing._model_cases",
     "check_model": "turnlog.testing._model_checks",
     "check_store": "turnlog.testing._store_checks",
+    "check_trace": "turnlog.testing._golden",
     "check_widget": "turnlog.testing._widget_checks",
+    "read_trace": "turnlog.testing._golden",
 }
 """Name → the module that has it."""
 
