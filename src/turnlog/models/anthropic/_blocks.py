@@ -6,6 +6,8 @@ from typing import Any, Literal, TypeAlias, cast
 
 from turnlog.contract import JsonObject, TokenUsage
 
+from .._answer import OpenCall
+
 ORIGIN = "anthropic"
 """The family that reads back what this adapter puts into ``providerData``."""
 
@@ -21,19 +23,15 @@ _COUNTS = ("input_tokens", "output_tokens", "cache_read_input_tokens", "cache_cr
 class Block:
     """One content block, from its start to its stop."""
 
-    __slots__ = ("args", "citations", "key", "kind", "raw", "signature")
+    __slots__ = ("args", "call", "citations", "kind", "raw", "signature")
 
-    def __init__(self, kind: BlockKind, key: str, raw: JsonObject) -> None:
+    def __init__(self, kind: BlockKind, raw: JsonObject) -> None:
         self.kind: BlockKind = kind
-        self.key = key
         self.raw = raw
         self.args: list[str] = []
+        self.call: OpenCall | None = None
         self.signature = as_text(raw.get("signature")) if kind == "thinking" else ""
         self.citations: list[Any] = list(raw.get("citations") or ()) if kind == "text" else []
-
-    @property
-    def name(self) -> str:
-        return as_text(self.raw.get("name"))
 
     def grow(self, delta: JsonObject) -> None:
         """Add a delta of a kind we do not know: text is appended, anything else replaced."""
