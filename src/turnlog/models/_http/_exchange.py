@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator, AsyncIterator, Mapping
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Mapping
 from types import TracebackType
-from typing import Any
+from typing import Any, TypeAlias
 
 import httpx2
 
@@ -13,15 +13,19 @@ from turnlog.contract import AgentError, scrub
 
 from .._faults import map_fault
 from ._config import HttpModelConfig
-from ._debug import log_request, log_response
+from ._debug import log_response
 from ._inflate import Inflater
 from ._json_stream import JSONStreamReader
-from ._sse import MAX_TOTAL, ServerEvent, SSEReader
+from ._sse import ServerEvent, SSEReader
 from ._watch import SilenceWatch
 
 _ERROR_BODY_LIMIT = 256 * 1024
 _JSON_BODY_LIMIT = 64 * 1024 * 1024
 _DRAIN_SECONDS = 0.05
+
+
+Send: TypeAlias = Callable[[], Awaitable[httpx2.Response]]
+"""Sends one request and gives its answer as soon as the headers are there, the body unread."""
 
 
 class Exchange:
@@ -32,19 +36,9 @@ class Exchange:
     the answer is already here, so that the connection can serve the next call.
     """
 
-    def __init__(
-        self,
-        client: httpx2.AsyncClient,
-        url: str,
-        body: bytes,
-        headers: Mapping[str, str],
-        config: HttpModelConfig,
-        provider: str,
-    ) -> None:
-        self._client = client
+    def __init__(self, send: Send, url: str, config: HttpModelConfig, provider: str) -> None:
+        self._send = send
         self._url = url
-        self._request_body = body
-        self._request_headers = headers
         self._config = config
         self._provider = provider
         self._response: httpx2.Response | None = None
@@ -58,17 +52,9 @@ class Exchange:
 
     async def __aenter__(self) -> Exchange:
         self._watch = SilenceWatch(self._config.timeout_first_byte)
-        log_request(self._url, self._request_headers, self._request_body)
-        request = self._client.build_request(
-            "POST",
-            self._url,
-            content=self._request_body,
-            headers={**self._request_headers, "accept-encoding": "identity"},
-            timeout=httpx2.Timeout(None, connect=self._config.timeout_connect),
-        )
         try:
             self._watch.begin()
-            self._response = await self._client.send(request, stream=True, follow_redirects=False)
+            self._response = await self._send()
             self._watch.done()
             self.status = self._response.status_code
             self.headers = self._response.headers
@@ -312,6 +298,3 @@ def explain_transport(error: BaseException, url: str, answered: bool, config: Ht
         case _:
             when = "in the middle of the answer" if answered else "before it answered"
             return AgentError("ModelServerError", f"{url} closed the connection {when}: {said}", cause=error)
-
-
-__all__ = ["MAX_TOTAL", "Exchange", "explain_transport"]

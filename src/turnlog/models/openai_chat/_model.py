@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import AsyncGenerator
-from typing import ClassVar
+from typing import Any, ClassVar
 from urllib.parse import urlsplit
 
 from turnlog.contract import Chunk, ModelInvocationDescriptor, StreamStart
 
 from .._config import ModelConfig, ModelInfo, ModelRequest
 from .._history import ToolNames
-from .._http import HttpModel, HttpModelConfig, find_key
+from .._http import HttpModel, HttpModelConfig
 from ._config import OpenAIChatConfig
 from ._messages import FAMILY, Form
 from ._quirks import Quirks, quirks_of
@@ -44,10 +44,15 @@ class OpenAIChatModel(HttpModel):
     default_base_url: ClassVar[str] = "https://api.openai.com/v1"
     url_variables: ClassVar[tuple[str, ...]] = ("OPENAI_BASE_URL",)
     key_variables: ClassVar[tuple[str, ...]] = ("OPENAI_API_KEY",)
+    sdk_required: ClassVar[tuple[str, ...]] = ("model", "messages")
 
     def __init__(self, config: OpenAIChatConfig | str | None = None, **fields: object) -> None:
         super().__init__(config, **fields)
         self._builder = RequestBuilder()
+
+    def _sdk_create(self, client: Any) -> Any:
+        completions = getattr(getattr(client, "chat", None), "completions", None)
+        return completions.with_streaming_response.create if completions is not None else None
 
     @property
     def descriptor(self) -> ModelInvocationDescriptor:
@@ -84,7 +89,7 @@ class OpenAIChatModel(HttpModel):
             keep_reasoning=form.reasoning_back != "off",
         )
         async with self._send(
-            _address(base, config, quirks), body, self._auth(config, base, quirks), config, quirks.provider
+            _address(base, config, quirks), body, self._auth(config, quirks), config, quirks.provider
         ) as exchange:
             yield StreamStart(model_id=config.model_id, request_id=exchange.request_id)
             async for events in exchange.sse():
@@ -97,9 +102,9 @@ class OpenAIChatModel(HttpModel):
             for chunk in reader.finish():
                 yield chunk
 
-    def _auth(self, config: HttpModelConfig, base: str, quirks: Quirks) -> dict[str, str]:
+    def _auth(self, config: HttpModelConfig, quirks: Quirks) -> dict[str, str]:
         headers = {"accept": "text/event-stream"}
-        key = find_key(config, quirks.key_variables, base, quirks.provider)
+        key = self._key(config, quirks.key_variables, quirks.provider)
         if key:
             headers["api-key" if quirks.azure else "authorization"] = key if quirks.azure else f"Bearer {key}"
         if isinstance(config, OpenAIChatConfig):
