@@ -75,7 +75,8 @@ class ToolAnswer:
     """What came of one call, ready for the log.
 
     ``artifact`` holds the whole output when ``content`` shows only a part of it; who stores it tells the
-    model where with :meth:`noted` and puts its name into ``kept_as``. ``cause`` is for debugging and never reaches a model or the log.
+    model where with :meth:`noted` and puts its name into ``kept_as``. ``cause`` is for debugging and never
+    reaches a model or the log.
     """
 
     status: ToolStatus

@@ -21,6 +21,9 @@ _TURNS = 8
 """How many turns of the loop a task that was torn down may take to end."""
 
 
+_UNDEAD: list[Coroutine[Any, Any, Any]] = []
+
+
 class _Rendered(NamedTuple):
     """What a thread made ready, told apart from what a tool may return."""
 
@@ -41,6 +44,7 @@ class Body:
         self._threads = threads
         self._limit = limit
         self._collector = Collector(ctx.progress)
+        self._inner: Coroutine[Any, Any, Any] | None = None
         self._channel.bind(asyncio.get_running_loop())
         self._coroutine: Coroutine[Any, Any, ToolAnswer] = self._guarded()
         self.task: asyncio.Task[ToolAnswer] = asyncio.create_task(
@@ -83,10 +87,10 @@ class Body:
         return self.task.done()
 
     def close(self) -> None:
-        try:
-            self._coroutine.close()
-        except BaseException:  # it caught GeneratorExit and awaits again: it stays, and is reported
-            return
+        self._coroutine.close()
+        if self._inner is not None and inspect.getcoroutinestate(self._inner) == inspect.CORO_SUSPENDED:
+            # It ignored even this. Nothing will ever wake it, but letting go of it would raise once more.
+            _UNDEAD.append(self._inner)
         self.task.cancel()
 
     async def _guarded(self) -> ToolAnswer:
@@ -116,6 +120,7 @@ class Body:
 
     async def _finish(self, value: object) -> ToolAnswer:
         if inspect.isawaitable(value):
+            self._inner = value if inspect.iscoroutine(value) else None
             value = await value
         if inspect.isasyncgen(value):
             value = await self._collector.drain(cast("AsyncIterator[object]", value))

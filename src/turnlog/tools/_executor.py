@@ -103,14 +103,20 @@ class ToolExecutor:
         elapsed = max(round((self._clock.monotonic() - started) * 1000), 0)
         return replace(answer, elapsed_ms=elapsed)
 
-    async def reconcile(self, tool: Tool, ctx: ToolContext, arguments: JsonObject) -> ToolAnswer | None:
-        """Ask the tool what became of a call that was started and left no result.
+    async def reconcile(
+        self, call: ToolCallRequest | Tool, ctx: ToolContext, arguments: JsonObject | None = None
+    ) -> ToolAnswer | None:
+        """Ask the tool what became of a call that was started and left no result. The call is given as it
+        was recorded, or as its tool and the arguments it ran with.
 
         None when it cannot say, or failed to: the outcome stays unknown. When it says that the call had
         no effect, the call is run again, with the same key.
         """
-        ask = tool.reconcile
-        if ask is None:
+        tool = call if isinstance(call, Tool) else self._registry.get(call.tool_name)
+        ask = tool.reconcile if tool is not None else None
+        if arguments is None and isinstance(call, ToolCallRequest):
+            arguments = call.arguments
+        if tool is None or ask is None or arguments is None:
             return None
 
         replies: list[Any] = []
@@ -120,13 +126,10 @@ class ToolExecutor:
         if not replies or replies[-1] is None:
             return None
         if replies[-1] is NOT_RUN:
-            call = ToolCallRequest(
-                tool_name=tool.name,
-                tool_call_id=ctx.tool_call_id,
-                raw_arguments="",
-                arguments=arguments,
+            again = ToolCallRequest(
+                tool_name=tool.name, tool_call_id=ctx.tool_call_id, raw_arguments="", arguments=arguments
             )
-            return await self.execute(call, replace(ctx, attempt=ctx.attempt + 1))
+            return await self.execute(again, replace(ctx, attempt=ctx.attempt + 1))
         return answer
 
     async def close(self) -> None:
@@ -160,7 +163,7 @@ class ToolExecutor:
         close = difflib.get_close_matches(name, names, n=1)
         hint = f"; did you mean {close[0]!r}?" if close else ""
         return AgentError(
-            "ToolNotFound", f"There is no tool {name!r}{hint} The tools are: {in_words(names)}."
+            "ToolNotFound", f"There is no tool {name!r}{hint or '.'} The tools are: {in_words(names)}."
         )
 
     def _require(self, tool: Tool, ctx: ToolContext) -> None:
