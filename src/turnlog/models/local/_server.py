@@ -34,8 +34,12 @@ class ServerMissing(ImportError):
     """The library that runs local models is not installed; the message says how to install it."""
 
 
+class ServerRefused(ValueError):
+    """The weights or the template cannot be used; the message says what llama.cpp said."""
+
+
 class ServerFailed(RuntimeError):
-    """The server did not start; the message says what llama.cpp said."""
+    """The server ended before it listened; it may start at another time."""
 
 
 class ServerSpec(msgspec.Struct, frozen=True, kw_only=True):
@@ -105,7 +109,7 @@ class _Server:
             return Endpoint(base_url=answer["url"].rstrip("/"), api_key=key)
         if answer["missing"]:
             raise ServerMissing(f"xllamacpp cannot be loaded ({answer['error']}); run: {INSTALL}")
-        raise ServerFailed(f"the model server could not load {self.spec.weights}: {answer['error']}")
+        raise ServerRefused(f"the model server cannot use {self.spec.weights}: {answer['error']}")
 
     def _spawn(self) -> subprocess.Popen[bytes]:
         if not sys.executable:
@@ -156,7 +160,7 @@ async def ensure_server(spec: ServerSpec) -> Endpoint:
     """Where the server for ``spec`` listens; it is started if there is none, off the event loop.
 
     All callers share it, in any thread and event loop, until ``close_servers`` or the end of the process.
-    Raises ``ServerMissing`` or ``ServerFailed``; a later call tries again.
+    Raises ``ServerMissing``, ``ServerRefused`` or ``ServerFailed``; a later call tries again.
     """
     server = _wanted(spec)
     if server.endpoint.done():

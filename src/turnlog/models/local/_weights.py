@@ -17,6 +17,10 @@ class WeightsMissing(LookupError):
     """There is no usable weights file; the message says where it was looked for and how to get one."""
 
 
+class WeightsUnknown(WeightsMissing):
+    """The name is not in the table and no path of a weights file."""
+
+
 class Weights(msgspec.Struct, frozen=True, kw_only=True):
     """One row of the table: a ``package`` carries the file, or there is a ``source`` to fetch it from."""
 
@@ -59,13 +63,13 @@ def find_weights(name: str) -> Path:
     if row is not None:
         return _find_known(name or DEFAULT, row)
     if not _is_path(name):
-        raise WeightsMissing(
+        raise WeightsUnknown(
             f"no local model is called {name!r}; known are {', '.join(sorted(KNOWN))}. "
             "For other weights give the path of a .gguf file, for example local:./model.gguf"
         )
     path = Path(name).expanduser()
     if not path.is_file():
-        raise WeightsMissing(f"there is no file {path}; local: takes the path of a .gguf file")
+        raise WeightsUnknown(f"there is no file {path}; local: takes the path of a .gguf file")
     return _checked(path)
 
 
