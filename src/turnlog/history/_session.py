@@ -1,0 +1,324 @@
+"""The aggregate over one log: staged appends, one atomic commit, views that are derived."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+
+import msgspec
+
+from ..contract import (
+    SCHEMA_VERSION,
+    AgentError,
+    Clock,
+    Entry,
+    EntryPayload,
+    IdSource,
+    JsonObject,
+    Lease,
+    Message,
+    ModelInput,
+    ModelOutput,
+    Sealed,
+    SessionHeader,
+    Store,
+    ToolCall,
+    ToolResults,
+    seal,
+)
+from ._appends import Appends
+from ._base import check_session_id, not_found
+from ._blobs import detach_images
+from ._ledger import Ledger, Mark
+from ._scrub import holds_secret, scrub_meta, scrub_payload
+from ._views import AgentState, Transcript
+
+_replace = msgspec.structs.replace
+
+
+class Session(Appends):
+    """One session's log. Appends are staged in memory, ``commit`` writes them as one batch.
+
+    Belongs to one event loop at a time. ``entries`` is the committed log as it is; ``messages`` is a view
+    with redactions applied.
+    """
+
+    def __init__(
+        self,
+        store: Store,
+        session_id: str,
+        entries: Sequence[Entry],
+        *,
+        clock: Clock,
+        ids: IdSource,
+        lease: Lease | None = None,
+        header: SessionHeader | None = None,
+    ) -> None:
+        self.store = store
+        self.session_id = session_id
+        self.lease = lease
+        self._clock = clock
+        self._ids = ids
+        self._header = header or SessionHeader(schema_version=SCHEMA_VERSION)
+        self._entries: list[Entry] = list(entries)
+        self._staged: list[Sealed] = []
+        self._writing: list[Sealed] = []
+        self._blobs: dict[str, bytes] = {}
+        self._turn = asyncio.Lock()
+        self._dropped = 0
+        self._mark: Mark | None = None
+        self._ids_seen: set[str] = set()
+        self._ids_upto = 0
+        self._transcript = Transcript()
+        self._ledger = Ledger()
+        self._rebuild()
+
+    @classmethod
+    async def open(
+        cls,
+        store: Store,
+        session_id: str,
+        *,
+        clock: Clock,
+        ids: IdSource,
+        create: bool = True,
+        lease: Lease | None = None,
+        title: str | None = None,
+        metadata: JsonObject | None = None,
+        parent_session_id: str | None = None,
+        parent_tool_call_id: str | None = None,
+    ) -> Session:
+        """Read the log of ``session_id``. A session that does not exist is made by its first commit, or
+        refused as ``SessionNotFound`` with ``create=False``; title, metadata and parent go into its header.
+        """
+        check_session_id(session_id)
+        header = SessionHeader(
+            schema_version=SCHEMA_VERSION,
+            title=title,
+            metadata=metadata,
+            parent_session_id=parent_session_id,
+            parent_tool_call_id=parent_tool_call_id,
+        )
+        entries: list[Entry] = []
+        try:
+            entries = await store.load(session_id)
+        except AgentError as error:
+            if error.code != "SessionNotFound":
+                raise
+        if not entries and not create:
+            raise not_found(session_id)
+        return cls(store, session_id, entries, clock=clock, ids=ids, lease=lease, header=header)
+
+    # Views
+
+    @property
+    def entries(self) -> list[Entry]:
+        """The committed log, unfiltered. Do not change it; it grows with every commit."""
+        return self._entries
+
+    @property
+    def staged(self) -> list[Entry]:
+        """What waits for ``commit``."""
+        return [sealed.entry for sealed in (*self._writing, *self._staged)]
+
+    @property
+    def tail_seq(self) -> int:
+        return len(self._entries)
+
+    @property
+    def run_id(self) -> str | None:
+        """The run that is open, if one is."""
+        return self._ledger.current_run
+
+    @property
+    def messages(self) -> list[Message]:
+        """The conversation so far, redactions applied."""
+        return self._transcript.update(self._entries)
+
+    @property
+    def metadata(self) -> JsonObject:
+        return self._ledger.metadata
+
+    @property
+    def title(self) -> str | None:
+        return self._ledger.title
+
+    @property
+    def system_instruction(self) -> str | None:
+        return self._ledger.system_instruction
+
+    @property
+    def open_calls(self) -> list[ToolCall]:
+        """Calls without a result, in call order; staged entries counted."""
+        return list(self._ledger.open_calls.values())
+
+    def state(self) -> AgentState:
+        return AgentState.of(self._ledger)
+
+    # Writing
+
+    async def commit(self) -> list[Entry]:
+        """Write what is staged as one batch, whole or not at all, and return it.
+
+        When it fails, what was staged is dropped and ``AgentError`` raised: log and memory agree. A commit
+        that is cancelled finishes its write first, for the same reason.
+        """
+        if not self._staged and not self._writing:
+            return []
+        first, target, dropped = len(self._entries) + len(self._writing), self._next_seq - 1, self._dropped
+        async with self._turn:
+            if self._dropped != dropped:
+                raise AgentError(
+                    "SessionWriteFailed",
+                    f"entries staged for session {self.session_id!r} came after a write that failed, and "
+                    "were dropped with it",
+                )
+            if len(self._entries) < target:
+                await self._write()
+        return self._entries[first:target]
+
+    async def refresh(self) -> list[Entry]:
+        """Read what others appended since; returns it. Nothing may be staged."""
+        if self._staged or self._writing:
+            raise AgentError(
+                "InvalidEntry",
+                f"session {self.session_id!r} has staged entries; commit or discard them first",
+            )
+        if not self._entries and await self.store.tail(self.session_id) is None:
+            return []
+        found = await self.store.load(self.session_id, after=len(self._entries))
+        for entry in found:
+            self._ledger.apply(entry)
+        self._entries.extend(found)
+        return found
+
+    def discard(self) -> None:
+        """Drop what is staged and not being written."""
+        if self._staged:
+            self._staged = []
+            self._restore()
+            for sealed in self._writing:
+                self._ledger.apply(sealed.entry)
+
+    def _stage(self, payload: EntryPayload, run_id: str | None, meta: JsonObject | None) -> Entry:
+        if not self._staged and not self._writing:
+            self._mark = self._ledger.mark()
+        if self._ledger.schema_version != SCHEMA_VERSION:
+            # First of all in a new session; in one of an older version, where this version begins.
+            self._seal(self._header if self._next_seq == 1 else _bare(self._header), None, None)
+        return self._seal(payload, run_id or self._ledger.current_run, meta)
+
+    def _seal(self, payload: EntryPayload, run_id: str | None, meta: JsonObject | None) -> Entry:
+        now = self._clock.now()
+        payload = self._with_place(payload, run_id, now)
+        before = self._last()
+        id, seq = self._ids.entry(), self._next_seq
+        previous_id, previous_hash = (before.id, before.hash) if before else (None, "")
+
+        def sealed_as(payload: EntryPayload, meta: JsonObject | None) -> Sealed:
+            return seal(
+                payload,
+                id=id,
+                previous_id=previous_id,
+                previous_hash=previous_hash,
+                session_id=self.session_id,
+                seq=seq,
+                timestamp=now,
+                run_id=run_id,
+                meta=meta,
+            )
+
+        sealed = sealed_as(payload, meta)
+        if holds_secret(sealed.stored.body):
+            sealed = sealed_as(scrub_payload(payload), scrub_meta(meta))
+        self._staged.append(sealed)
+        self._ledger.apply(sealed.entry)
+        return sealed.entry
+
+    def _with_place(self, payload: EntryPayload, run_id: str | None, now: str) -> EntryPayload:
+        """Run id and time where the message has none, image bytes out of the message."""
+        if not isinstance(payload, ModelInput | ModelOutput | ToolResults):
+            return payload
+        message = detach_images(payload.message, self._blobs)
+        if not message.run_id or not message.timestamp:
+            message = _replace(
+                message, run_id=message.run_id or run_id or "", timestamp=message.timestamp or now
+            )
+        return payload if message is payload.message else _replace(payload, message=message)
+
+    async def _write(self) -> None:
+        self._writing, self._staged = self._staged, []
+        task = asyncio.ensure_future(self._append(self._writing, self._blobs))
+        self._blobs = {}
+        interrupted: asyncio.CancelledError | None = None
+        while not task.done():
+            try:
+                await asyncio.shield(task)
+            except asyncio.CancelledError as error:
+                interrupted = error
+            except Exception:
+                break
+        if (error := task.exception()) is not None:
+            self._drop()
+            raise error
+        self._entries.extend(sealed.entry for sealed in self._writing)
+        self._writing = []
+        self._mark = None
+        if interrupted is not None:
+            raise interrupted
+
+    async def _append(self, batch: Sequence[Sealed], blobs: dict[str, bytes]) -> None:
+        expected = batch[0].stored.seq - 1
+        try:
+            for data in blobs.values():
+                await self.store.put_blob(data)
+            stored = [sealed.stored for sealed in batch]
+            await self.store.append(self.session_id, stored, expected_tail=expected, lease=self.lease)
+        except AgentError as error:
+            if error.code == "SessionConcurrentWrite" or not await self._arrived(batch[-1].entry):
+                raise
+
+    async def _arrived(self, last: Entry) -> bool:
+        """Whether a write that was reported as failed is in the log after all."""
+        try:
+            tail = await self.store.tail(self.session_id)
+        except AgentError:
+            return False
+        return tail is not None and (tail.seq, tail.id, tail.hash) == (last.seq, last.id, last.hash)
+
+    def _drop(self) -> None:
+        self._dropped += 1
+        self._staged = []
+        self._writing = []
+        self._blobs = {}
+        self._restore()
+
+    def _restore(self) -> None:
+        if self._mark is not None:
+            self._ledger.go_back(self._mark)
+        else:
+            self._rebuild()
+
+    def _rebuild(self) -> None:
+        self._ledger = Ledger()
+        for entry in self._entries:
+            self._ledger.apply(entry)
+
+    @property
+    def _next_seq(self) -> int:
+        return len(self._entries) + len(self._writing) + len(self._staged) + 1
+
+    def _last(self) -> Entry | None:
+        if self._staged or self._writing:
+            return (self._staged or self._writing)[-1].entry
+        return self._entries[-1] if self._entries else None
+
+    def _known_ids(self) -> set[str]:
+        for entry in self._entries[self._ids_upto :]:
+            self._ids_seen.add(entry.id)
+        self._ids_upto = len(self._entries)
+        return self._ids_seen
+
+
+def _bare(header: SessionHeader) -> SessionHeader:
+    return SessionHeader(schema_version=header.schema_version)

@@ -1,0 +1,175 @@
+"""Old logs, read as if they had been written today. Forward-only; the stored bytes are never touched."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import msgspec
+
+from ..contract import (
+    SCHEMA_VERSION,
+    AgentError,
+    Entry,
+    JsonObject,
+    SessionHeaderEntry,
+    decode,
+    encode,
+)
+
+Upcaster = Callable[[str, JsonObject], JsonObject]
+"""(kind, payload of version n) in, payload of version n + 1 out. The envelope around it never changes."""
+
+
+def _from_0(kind: str, payload: JsonObject) -> JsonObject:
+    """Version 0, the drafts before the first release: the header's version was called ``version``, and a
+    message of nothing but text had ``content`` in place of parts."""
+    payload = dict(payload)
+    if kind == "session_header" and "version" in payload:
+        payload["schemaVersion"] = payload.pop("version")
+    message = payload.get("message")
+    if isinstance(message, dict) and "content" in message:
+        lifted: JsonObject = dict(message)  # pyright: ignore[reportUnknownArgumentType]
+        lifted["parts"] = [{"kind": "text", "payload": {"text": lifted.pop("content")}}]
+        payload["message"] = lifted
+    return payload
+
+
+UPCASTERS: Mapping[int, Upcaster] = {0: _from_0}
+"""From each version to the next. A new schema version adds a line here."""
+
+_decode = msgspec.json.Decoder(Entry).decode
+_HEADER = b'"session_header"'
+
+
+class _Version(msgspec.Struct, rename="camel"):
+    schema_version: int | None = None
+    version: int | None = None
+
+
+class _Head(msgspec.Struct):
+    kind: str
+    payload: msgspec.Raw = msgspec.Raw(b"{}")
+
+
+_head = msgspec.json.Decoder(_Head).decode
+_version = msgspec.json.Decoder(_Version).decode
+
+
+def header_version(body: bytes) -> int | None:
+    """The schema version a session header declares; None when this is no header."""
+    try:
+        head = _head(body)
+        if head.kind != "session_header":
+            return None
+        found = _version(head.payload)
+    except (msgspec.MsgspecError, UnicodeDecodeError):
+        return None
+    if found.schema_version is not None:
+        return found.schema_version
+    return found.version if found.version is not None else 0
+
+
+def first_version_is_current(body: bytes) -> bool:
+    """Whether a log that starts with ``body`` needs no migration anywhere."""
+    found = header_version(body)
+    return found is None or found == SCHEMA_VERSION
+
+
+def decode_log(session_id: str, bodies: Sequence[bytes], *, after: int = 0) -> list[Entry]:
+    """Entries from stored bodies, older versions lifted to this one.
+
+    A header applies to itself and to what follows it, up to the next header: a session that is continued
+    by a newer version gets a header of that version first.
+    """
+    if not bodies:
+        return []
+    version = SCHEMA_VERSION if after else _checked_version(session_id, header_version(bodies[0]))
+    if version == SCHEMA_VERSION:
+        entries = _decode_current(session_id, bodies, after)
+    else:
+        entries = _decode_old(session_id, bodies, version)
+    if entries[-1].seq != after + len(entries):
+        _refuse_gap(session_id, entries, after)
+    return entries
+
+
+def _decode_current(session_id: str, bodies: Sequence[bytes], after: int) -> list[Entry]:
+    read = _decode
+    try:
+        entries = [read(body) for body in bodies]
+    except Exception:  # whatever it was, the slow road names the entry
+        entries = [_decode_one(session_id, body, after + place) for place, body in enumerate(bodies, 1)]
+    for entry in entries:
+        if isinstance(entry, SessionHeaderEntry):
+            _checked_version(session_id, entry.payload.schema_version)
+    return entries
+
+
+def _decode_one(session_id: str, body: bytes, seq: int) -> Entry:
+    try:
+        return decode(body, Entry)
+    except AgentError as error:
+        _checked_version(session_id, header_version(body))
+        if error.code == "UnknownKind":
+            raise AgentError(
+                error.code, f"entry {seq} of session {session_id!r}: {error.message}", cause=error
+            ) from error
+        raise AgentError(
+            "SessionCorrupt",
+            f"entry {seq} of session {session_id!r} cannot be read: {error.message}; "
+            "`turnlog verify` says what else is damaged",
+            cause=error,
+            meta={"session_id": session_id, "seq": seq},
+        ) from error
+
+
+def _decode_old(session_id: str, bodies: Sequence[bytes], version: int) -> list[Entry]:
+    entries: list[Entry] = []
+    for place, body in enumerate(bodies, 1):
+        if _HEADER in body[:200]:
+            version = _checked_version(session_id, header_version(body))
+        entries.append(_decode_one(session_id, upcast(body, version), place))
+    return entries
+
+
+def upcast(body: bytes, version: int) -> bytes:
+    """One stored body of ``version``, lifted to the current version."""
+    if version == SCHEMA_VERSION:
+        return body
+    try:
+        entry: JsonObject = msgspec.json.decode(body, type=dict[str, Any])
+    except (msgspec.MsgspecError, UnicodeDecodeError):
+        return body  # the caller finds the damage and names the entry
+    for step in range(version, SCHEMA_VERSION):
+        entry["payload"] = UPCASTERS[step](entry["kind"], entry["payload"])
+    return encode(entry)
+
+
+def _checked_version(session_id: str, version: int | None) -> int:
+    if version is None:
+        return SCHEMA_VERSION
+    if version > SCHEMA_VERSION:
+        raise AgentError(
+            "SessionMigrationFailed",
+            f"session {session_id!r} was written with schema version {version}, this turnlog reads up to "
+            f"{SCHEMA_VERSION}; upgrade turnlog to read it (nothing was changed)",
+            meta={"session_id": session_id, "found": version, "supported": SCHEMA_VERSION},
+        )
+    if version not in UPCASTERS and version != SCHEMA_VERSION:
+        raise AgentError(
+            "SessionMigrationFailed",
+            f"session {session_id!r} has schema version {version}, which no migration is known for",
+            meta={"session_id": session_id, "found": version, "supported": SCHEMA_VERSION},
+        )
+    return version
+
+
+def _refuse_gap(session_id: str, entries: Sequence[Entry], after: int) -> None:
+    for place, entry in enumerate(entries, after + 1):
+        if entry.seq != place:
+            raise AgentError(
+                "SessionCorrupt",
+                f"session {session_id!r}: entry {place} is missing, found entry {entry.seq} in its place",
+                meta={"session_id": session_id, "seq": place},
+            )
