@@ -104,7 +104,7 @@ def _object(value: Any, where: str, depth: int) -> Any:
     if isinstance(value, type):
         raise Unserialisable(f"{where} is the class {value.__name__}, not a value")
     if isinstance(value, msgspec.Struct):
-        return _plain(msgspec.to_builtins(value, enc_hook=lambda item: item), where, depth + 1)
+        return _plain(_struct_fields(value), where, depth + 1)
     if dataclasses.is_dataclass(value):
         found = {each.name: getattr(value, each.name) for each in dataclasses.fields(value)}
         return _plain(found, where, depth + 1)
@@ -127,13 +127,28 @@ def _object(value: Any, where: str, depth: int) -> Any:
     )
 
 
+def _struct_fields(value: msgspec.Struct) -> dict[str, Any]:
+    """The fields under their wire names, with the tag, as msgspec would write them."""
+    config = value.__struct_config__
+    found: dict[str, Any] = {} if config.tag is None else {str(config.tag_field): config.tag}
+    for name, wire_name in zip(value.__struct_fields__, value.__struct_encode_fields__, strict=True):
+        field = getattr(value, name)
+        if field is not msgspec.UNSET:
+            found[wire_name] = field
+    return found
+
+
 def _key(key: object, where: str) -> str:
     match key:
+        case enum.Enum():
+            return _key(key.value, where)
         case str():
-            return clean(key)
-        case None | bool() | int() | float():
-            return {None: "null", True: "true", False: "false"}.get(cast("Any", key), str(key))
-        case enum.Enum() | datetime.date() | uuid.UUID() | os.PathLike() | decimal.Decimal() | bytes():
+            return clean(str(key))
+        case None:
+            return "null"
+        case bool():
+            return "true" if key else "false"
+        case int() | float() | datetime.date() | uuid.UUID() | os.PathLike() | decimal.Decimal() | bytes():
             plain = _plain(cast("object", key), where, 1)
             return plain if isinstance(plain, str) else str(plain)
         case _:
