@@ -1,6 +1,15 @@
 """Entries in, request out, pure: sections and levels of detail, folds, pairing, budget, tokens."""
 
-from ._attach import hints_section, input_sections, result_sections
+from ._attach import hints_section, input_sections, preview_result, result_sections
+from ._build import (
+    ContextBuildResult,
+    ContextInput,
+    ContextUpdateInput,
+    ContextUpdateResult,
+    build_context,
+    compute_context_updates,
+)
+from ._explain import ContextDiff, ContextView, GaugePart, diff_contexts, explain, gauge
 from ._grains import Grains, extract_words, make_grains
 from ._lane import ContextStats, ModelContext
 from ._limits import LIMITS, ModelLimits, fold_threshold, lookup_limits, smallest_limits
@@ -8,14 +17,22 @@ from ._options import ContextOptions
 from ._oversize import make_preview
 from ._planner import FoldPlanner, FoldReason, plan_fold
 from ._projection import Projection
+from ._recall import recall_text
 from ._tokens import TokenMeter
 from ._words import Vocabulary
 
 __all__ = [
+    "ContextBuildResult",
+    "ContextDiff",
+    "ContextInput",
     "ContextOptions",
     "ContextStats",
+    "ContextUpdateInput",
+    "ContextUpdateResult",
+    "ContextView",
     "FoldPlanner",
     "FoldReason",
+    "GaugePart",
     "Grains",
     "LIMITS",
     "ModelContext",
@@ -23,14 +40,21 @@ __all__ = [
     "Projection",
     "TokenMeter",
     "Vocabulary",
+    "build_context",
+    "compute_context_updates",
+    "diff_contexts",
+    "explain",
     "extract_words",
     "fold_threshold",
+    "gauge",
     "hints_section",
     "input_sections",
     "lookup_limits",
     "make_grains",
     "make_preview",
     "plan_fold",
+    "preview_result",
+    "recall_text",
     "result_sections",
     "smallest_limits",
 ]

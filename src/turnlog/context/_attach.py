@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from turnlog.contract import HINTS, JsonObject, LevelOfDetailSections, Message, Section, encode
 
 from ._grains import TextKind, make_grains
+from ._oversize import make_preview
 from ._projection import Projection
 from ._render import ResultContent, content_text, parts_text
 
@@ -57,3 +58,12 @@ def hints_section(projection: Projection, hints: JsonObject | None) -> Section |
         return None
     text = encode(hints).decode()
     return None if text == projection.shown_hints else (HINTS, text)
+
+
+def preview_result(projection: Projection, text: str, handle: str) -> str | None:
+    """What is sent of a result that is too long to send whole, or None when it is not.
+
+    ``handle`` says how the model gets the rest, such as the path of the artifact that holds it.
+    """
+    limit = projection.meter.weight(projection.options.preview_at)
+    return make_preview(text, limit, handle) if len(text.encode()) > limit else None

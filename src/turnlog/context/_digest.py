@@ -52,6 +52,8 @@ def render_lines(lines: Iterable[Line]) -> str:
 def parse_lines(text: str) -> list[Line]:
     """The lines that :func:`render_lines` wrote."""
     headers = list(_HEADER.finditer(text))
+    if not headers:
+        return []
     ends = [header.start() - 1 for header in headers[1:]] + [len(text)]
     return [
         Line(
@@ -96,14 +98,10 @@ def digest_units(units: Iterable[Unit], vocabulary: Vocabulary, user_cap: int) -
             case ResultsUnit():
                 lines += _result_lines(unit, vocabulary)
             case TextUnit():
-                lines += parse_lines(unit.text) or [
-                    Line(
-                        unit.first_seq,
-                        unit.last_seq,
-                        "branch" if unit.kind == "branch" else "recap",
-                        unit.text,
-                    )
-                ]
+                lines += parse_lines(unit.text) if unit.kind == "segment" else []
+                if not lines or lines[-1].last_seq < unit.first_seq:
+                    kind = "branch" if unit.kind == "branch" else "recap"
+                    lines.append(Line(unit.first_seq, unit.last_seq, kind, unit.text))
     return lines
 
 

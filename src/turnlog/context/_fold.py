@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 
 import msgspec
 
@@ -13,16 +13,11 @@ from ._render import REDACTED
 from ._units import InputUnit, Level, OutputUnit, ResultsUnit, TextUnit, Unit
 
 
-def apply_fold(
-    units: Sequence[Unit], fold: Fold, *, numbers: Mapping[str, int], entry_id: str, timestamp: str
-) -> list[Unit]:
-    """The units after ``fold``. ``numbers`` gives the seq of every entry that a fold may name."""
+def apply_fold(units: Sequence[Unit], fold: Fold, *, entry_id: str, timestamp: str) -> list[Unit]:
+    """The units after ``fold``."""
     result = lower_items(units, fold.items)
     for segment in fold.segments:
-        first, last = numbers.get(segment.first_entry_id), numbers.get(segment.last_entry_id)
-        if first is None or last is None:
-            continue  # it names what this log does not hold; the entries it meant are all still shown
-        result = replace_stretch(result, segment, first, last, entry_id=entry_id, timestamp=timestamp)
+        result = replace_stretch(result, segment, entry_id=entry_id, timestamp=timestamp)
     return result
 
 
@@ -49,36 +44,47 @@ def lower_items(units: Sequence[Unit], items: Sequence[FoldItem]) -> list[Unit]:
 
 
 def replace_stretch(
-    units: Sequence[Unit], segment: FoldSegment, first: int, last: int, *, entry_id: str, timestamp: str
+    units: Sequence[Unit], segment: FoldSegment, *, entry_id: str, timestamp: str
 ) -> list[Unit]:
-    """One text in the place of the units from ``first`` to ``last``."""
-    begin, end = bounds(units, first, last)
+    """One text in the place of the units from the first entry's to the last one's.
+
+    A segment that names what is not visible changes nothing: the entries it meant are all still shown.
+    """
+    begin, end = bounds(units, segment.first_entry_id, segment.last_entry_id)
     if begin >= end:
         return list(units)
+    stretch = units[begin:end]
     text = TextUnit(
         "segment",
         segment.text,
         entry_id=entry_id,
         timestamp=timestamp,
-        first=(segment.first_entry_id, first),
-        last=(segment.last_entry_id, last),
+        first=(segment.first_entry_id, min(unit.first_seq for unit in stretch)),
+        last=(segment.last_entry_id, max(unit.last_seq for unit in stretch)),
     )
     return [*units[:begin], text, *units[end:]]
 
 
-def bounds(units: Sequence[Unit], first: int, last: int) -> tuple[int, int]:
+def bounds(units: Sequence[Unit], first_id: str, last_id: str) -> tuple[int, int]:
     """The units of a stretch, moved inward so that no call is on one side and its result on the other."""
-    begin = 0
-    while begin < len(units) and units[begin].first_seq < first:
-        begin += 1
-    end = begin
-    while end < len(units) and units[end].last_seq <= last and is_settled(units, end):
-        end += 1
+    begin = next((at for at, unit in enumerate(units) if holds(unit, first_id)), len(units))
+    last = next((at for at in range(begin, len(units)) if holds(units[at], last_id)), begin - 1)
+    end = next((at for at in range(begin, last + 1) if not is_settled(units, at)), last + 1)
     if begin < end and type(units[begin]) is ResultsUnit:
         begin += 1
     if begin < end and not can_cut(units, end):
         end -= 1
     return begin, end
+
+
+def holds(unit: Unit, entry_id: str) -> bool:
+    match unit:
+        case InputUnit() | OutputUnit():
+            return unit.entry.id == entry_id
+        case ResultsUnit():
+            return any(found.entry.id == entry_id for found in unit.found.values())
+        case TextUnit():
+            return entry_id in (unit.first_id, unit.last_id)
 
 
 def is_settled(units: Sequence[Unit], position: int) -> bool:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
 from turnlog.contract import Message, ModelInvocationDescriptor, ToolSpec, Value, encode
@@ -106,6 +106,17 @@ class Lane:
     @property
     def hash(self) -> str:
         return self._hash.hexdigest()
+
+    def pairs(self, units: Sequence[Unit]) -> Iterator[tuple[Unit, Message]]:
+        """Each unit that was sent, with the message it became."""
+        shown = iter(self.messages)
+        message = next(shown, None)
+        for unit in units[: self.position]:
+            if message is not None and (
+                message is unit.render() or (type(unit) is OutputUnit and message is unit.full)
+            ):
+                yield unit, message
+                message = next(shown, None)
 
     def preview(self, units: Sequence[Unit]) -> Lane:
         """A copy that also holds what is not complete yet; the lane itself stays as it was."""

@@ -289,7 +289,7 @@ class FoldPlanner:
 
     def _replace(self, begin: int, end: int, lines: Sequence[Line]) -> None:
         stretch = self.units[begin:end]
-        first, last = _first_id(stretch[0]), _last_id(stretch)
+        first, last = _first_id(stretch[0]), _last_id(stretch[-1])
         covered = {unit.first_id for unit in stretch if type(unit) is TextUnit and unit.kind == "segment"}
         made_here = {segment.first_entry_id for segment in self._segments}
         self._segments = [one for one in self._segments if one.first_entry_id not in covered]
@@ -299,7 +299,7 @@ class FoldPlanner:
         self._apply(Fold(reason="", tokens_before=0, tokens_after=0, items=[], segments=[segment]))
 
     def _apply(self, fold: Fold) -> None:
-        self.units = apply_fold(self.units, fold, numbers=self.projection.numbers, entry_id="", timestamp="")
+        self.units = apply_fold(self.units, fold, entry_id="", timestamp="")
 
     def _finish(self, reason: FoldReason, before: int, step: int) -> Fold | None:
         fold = Fold(
@@ -351,22 +351,15 @@ def _first_id(unit: Unit) -> str:
             return unit.output.entry.id
 
 
-def _last_id(stretch: Sequence[Unit]) -> str:
-    """The id of the newest entry of a stretch: results may come after what the user said meanwhile."""
-    best, seq = "", -1
-    for unit in stretch:
-        match unit:
-            case TextUnit():
-                found = (unit.last_id, unit.last_seq)
-            case InputUnit() | OutputUnit():
-                found = (unit.entry.id, unit.entry.seq)
-            case ResultsUnit():
-                newest = max(unit.found.values(), key=lambda one: one.entry.seq, default=None)
-                entry = newest.entry if newest else unit.output.entry
-                found = (entry.id, entry.seq)
-        if found[1] > seq:
-            best, seq = found
-    return best
+def _last_id(unit: Unit) -> str:
+    match unit:
+        case TextUnit():
+            return unit.last_id
+        case InputUnit() | OutputUnit():
+            return unit.entry.id
+        case ResultsUnit():
+            found = list(unit.found.values())
+            return found[-1].entry.id if found else unit.output.entry.id
 
 
 def plan_fold(

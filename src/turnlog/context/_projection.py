@@ -17,6 +17,7 @@ from turnlog.contract import (
     Entry,
     Fold,
     FoldEntry,
+    JsonObject,
     LevelOfDetailSections,
     ModelCallFailedEntry,
     ModelCallStartedEntry,
@@ -53,6 +54,11 @@ RUNTIME = "[Runtime]"
 
 
 HeadPart: TypeAlias = Literal["prompt", "override", "runtime"]
+
+
+def render_runtime(data: JsonObject) -> str:
+    """The runtime's own data as the section of the system prompt that it is."""
+    return f"# {RUNTIME}\n\n{encode(data).decode()}"
 
 
 class Projection:
@@ -109,7 +115,7 @@ class Projection:
             case RunStartedEntry():
                 self._set_head("override", entry, entry.payload.system_prompt_override)
             case RuntimeInitEntry():
-                self._set_head("runtime", entry, f"# {RUNTIME}\n\n{encode(entry.payload.data).decode()}")
+                self._set_head("runtime", entry, render_runtime(entry.payload.data))
             case BranchSummaryEntry():
                 self._add_branch(entry)
             case CompactionSummaryEntry():
@@ -135,7 +141,7 @@ class Projection:
     def _set_head(self, part: HeadPart, entry: Entry, text: str | None) -> None:
         if text is not None and self._is_hidden(entry):
             text = REDACTED
-        old = self._head_texts.get(part, ("", None))[1]
+        old = self.head_text(part)
         self._head_texts[part] = (entry.id, text)
         if text != old:
             self._break_head()
@@ -193,11 +199,12 @@ class Projection:
         if self.recap is not None and self._is_used(self.recap):
             self.recap = None
         self.shown_hints = None
+        self.targets.clear()
         self._break()
 
     def apply(self, fold: Fold, *, entry_id: str = "", timestamp: str = "") -> list[Unit]:
         """What would be visible after ``fold``."""
-        return apply_fold(self.units, fold, numbers=self.numbers, entry_id=entry_id, timestamp=timestamp)
+        return apply_fold(self.units, fold, entry_id=entry_id, timestamp=timestamp)
 
     def _is_used(self, recap: CompactionSummary) -> bool:
         kept = self.numbers.get(recap.first_kept_entry_id, 0)
@@ -239,6 +246,10 @@ class Projection:
     @property
     def system_prompt(self) -> str | None:
         return self.head.system_prompt
+
+    def head_text(self, part: HeadPart) -> str | None:
+        """One ingredient of the system prompt as the log has it."""
+        return self._head_texts.get(part, ("", None))[1]
 
     @property
     def tool_specs(self) -> list[ToolSpec]:
@@ -287,10 +298,9 @@ class Projection:
     # ── breaks ──
 
     def _full_prompt(self) -> str | None:
-        _, prompt = self._head_texts.get("prompt", ("", None))
-        _, override = self._head_texts.get("override", ("", None))
-        _, runtime = self._head_texts.get("runtime", ("", None))
-        texts = [text for text in (prompt if override is None else override, runtime) if text]
+        override = self.head_text("override")
+        prompt = self.head_text("prompt") if override is None else override
+        texts = [text for text in (prompt, self.head_text("runtime")) if text]
         return "\n\n".join(texts) or None
 
     def _break_head(self) -> None:

@@ -1,0 +1,166 @@
+"""What the model saw at a past call, and what filled it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from turnlog.contract import (
+    AgentError,
+    Entry,
+    Message,
+    ModelCallStartedEntry,
+    ModelInvocationDescriptor,
+    ToolSpec,
+    Value,
+    encode,
+)
+
+from ._lane import ContextStats, ModelContext, wire_of
+from ._options import ContextOptions
+from ._projection import Projection
+from ._recall import hidden_ids
+from ._tokens import weigh
+from ._units import InputUnit, OutputUnit, ResultsUnit, TextUnit
+
+
+class GaugePart(Value, frozen=True, kw_only=True):
+    """How much of a context one kind of content takes."""
+
+    kind: str
+    tokens: int
+    share: float
+    count: int
+
+
+class ContextView(Value, frozen=True, kw_only=True):
+    """One past call. ``matches`` says whether the bytes shown are those whose hash was recorded; after a
+    redaction they cannot be, and ``redacted`` says so."""
+
+    call: int
+    entry_id: str
+    run_id: str | None
+    model_call_index: int
+    attempt: int
+    target: ModelInvocationDescriptor
+    system_prompt: str | None
+    tool_specs: list[ToolSpec]
+    messages: list[Message]
+    context_hash: str
+    recorded_hash: str
+    matches: bool
+    redacted: bool
+    stats: ContextStats
+    gauge: list[GaugePart]
+
+
+class ContextDiff(Value, frozen=True, kw_only=True):
+    """How a later context differs from an earlier one. ``grown``: it only has more at its end."""
+
+    grown: bool
+    head_changed: bool
+    common_messages: int
+    common_bytes: int
+    removed: list[Message]
+    added: list[Message]
+
+
+def explain(
+    entries: Sequence[Entry], call_index: int = -1, *, options: ContextOptions | None = None
+) -> ContextView:
+    """What the model saw at the ``call_index``-th call of the log, from 1; -1 is the last.
+
+    Raises ``ContextInvalidInput`` when there is no such call.
+    """
+    calls = [at for at, entry in enumerate(entries) if isinstance(entry, ModelCallStartedEntry)]
+    number = call_index if call_index > 0 else len(calls) + 1 + call_index
+    if not 1 <= number <= len(calls):
+        raise AgentError(
+            "ContextInvalidInput",
+            f"there is no model call {call_index} in this session; it has {len(calls)}, counted from 1",
+        )
+    position = calls[number - 1]
+    started = entries[position]
+    assert isinstance(started, ModelCallStartedEntry)
+    hidden = hidden_ids(entries)
+    projection = Projection(options, hidden=hidden)
+    for entry in entries[:position]:
+        projection.step(entry)
+    context = projection.emit(started.payload.target)
+    return ContextView(
+        call=number,
+        entry_id=started.id,
+        run_id=started.run_id,
+        model_call_index=started.payload.model_call_index,
+        attempt=started.payload.attempt,
+        target=started.payload.target,
+        system_prompt=context.system_prompt,
+        tool_specs=context.tool_specs,
+        messages=context.messages,
+        context_hash=context.context_hash,
+        recorded_hash=started.payload.context_hash,
+        matches=context.context_hash == started.payload.context_hash,
+        redacted=any(entry.id in hidden for entry in entries[:position]),
+        stats=context.stats,
+        gauge=gauge(projection, started.payload.target),
+    )
+
+
+def gauge(projection: Projection, target: ModelInvocationDescriptor | None = None) -> list[GaugePart]:
+    """What fills the window, by kind, the largest first."""
+    weights: dict[str, list[int]] = {}
+
+    def count(kind: str, weight: int) -> None:
+        if weight:
+            weights.setdefault(kind, []).append(weight)
+
+    head = projection.head
+    count("system prompt", len((head.system_prompt or "").encode()))
+    for spec in head.tool_specs:
+        count("tools", len(encode(spec)))
+    for unit, message in projection.lane(target).pairs(projection.units):
+        weight = weigh(message, len(wire_of(message)), projection.options)
+        match unit:
+            case InputUnit():
+                count("user" if unit.grain == "live" else "user, folded", weight)
+            case OutputUnit():
+                bare = unit.render()
+                plain = weigh(bare, len(wire_of(bare)), projection.options)
+                count("assistant", plain)
+                count("thinking", weight - plain)
+            case ResultsUnit():
+                for part in message.tool_results:
+                    live = unit.level(part.payload.tool_call_id).grain == "live"
+                    count("tool results" if live else "tool results, folded", len(encode(part)))
+            case TextUnit():
+                count("segments" if unit.kind == "segment" else "branch", weight)
+    total = sum(sum(values) for values in weights.values()) or 1
+    parts = [
+        GaugePart(
+            kind=kind,
+            tokens=projection.meter.tokens(sum(values), target),
+            share=round(sum(values) / total, 4),
+            count=len(values),
+        )
+        for kind, values in weights.items()
+    ]
+    return sorted(parts, key=lambda part: (-part.tokens, part.kind))
+
+
+def diff_contexts(earlier: ModelContext, later: ModelContext) -> ContextDiff:
+    """Where two contexts part, counted in messages and bytes from the beginning."""
+    head_changed = (earlier.system_prompt, earlier.tool_specs) != (later.system_prompt, later.tool_specs)
+    common = size = 0
+    for left, right in zip(earlier.messages, later.messages, strict=False):
+        wire = wire_of(left)
+        if left is not right and wire != wire_of(right):
+            break
+        common += 1
+        size += len(wire)
+    return ContextDiff(
+        grown=not head_changed and common == len(earlier.messages),
+        head_changed=head_changed,
+        common_messages=common,
+        common_bytes=size,
+        removed=earlier.messages[common:],
+        added=later.messages[common:],
+    )
