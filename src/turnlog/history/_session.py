@@ -192,6 +192,12 @@ class Session(Appends):
         self._entries.extend(found)
         return found
 
+    def append_recorded(
+        self, payload: EntryPayload, *, run_id: str | None = None, meta: JsonObject | None = None
+    ) -> Entry:
+        """Stage a payload as it was recorded elsewhere, unchecked. For replaying a log, nothing else."""
+        return self._stage(payload, run_id, meta)
+
     def discard(self) -> None:
         """Drop what is staged and not being written."""
         if self._staged:

@@ -1,0 +1,29 @@
+"""The hall: state folded from the log, decisions made from it, the runner, the agent, replay."""
+
+from turnlog.tools import Tool
+
+from ._agent import Agent
+from ._agent_config import AgentConfig, load_config
+from ._decide import decide, plan_retry
+from ._decisions import record_decision
+from ._hooks import Hooks
+from ._loop import AgentLoop
+from ._replay import ReplayReport, replay, replay_entries
+from ._state import CallState, RunState
+
+__all__ = [
+    "Agent",
+    "AgentConfig",
+    "AgentLoop",
+    "CallState",
+    "Hooks",
+    "ReplayReport",
+    "RunState",
+    "Tool",
+    "decide",
+    "load_config",
+    "plan_retry",
+    "record_decision",
+    "replay",
+    "replay_entries",
+]

@@ -1,0 +1,72 @@
+"""Interrupting a run at its next await point, without a task of its own to cancel."""
+
+from __future__ import annotations
+
+import asyncio
+from types import TracebackType
+
+from turnlog.contract import AgentError
+
+
+class RunInterrupted(Exception):
+    """Raised inside the runner when the run was told to stop; carries why."""
+
+    def __init__(self, error: AgentError) -> None:
+        super().__init__(error.message)
+        self.error = error
+
+
+class AbortScope:
+    """``with scope:`` around an await makes that await interruptible by ``request``.
+
+    A run has no task of its own: it is driven by whoever iterates it. So the await in progress is cancelled
+    the way ``asyncio.timeout`` does it, and only while it is in progress: what the consumer awaits between
+    two events is its own.
+    """
+
+    __slots__ = ("_fired", "_loop", "_task", "reason")
+
+    def __init__(self) -> None:
+        self.reason: AgentError | None = None
+        self._task: asyncio.Task[object] | None = None
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._fired = False
+
+    def request(self, error: AgentError) -> None:
+        """Stop the run; safe from any task and any thread. The first reason stays."""
+        if self.reason is not None:
+            return
+        self.reason = error
+        loop = self._loop
+        if loop is None or self._task is None:
+            return
+        try:
+            same = asyncio.get_running_loop() is loop
+        except RuntimeError:
+            same = False
+        if same:
+            self._fire()
+        else:
+            loop.call_soon_threadsafe(self._fire)
+
+    def _fire(self) -> None:
+        task = self._task
+        if task is not None and task is not asyncio.current_task() and not self._fired:
+            self._fired = True
+            task.cancel()
+
+    def __enter__(self) -> None:
+        if self.reason is not None:
+            raise RunInterrupted(self.reason)
+        self._task = asyncio.current_task()
+        self._loop = asyncio.get_running_loop()
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        task, self._task = self._task, None
+        if self._fired and task is not None:
+            self._fired = False
+            task.uncancel()
+            if kind is asyncio.CancelledError and self.reason is not None:
+                raise RunInterrupted(self.reason) from None

@@ -1,0 +1,213 @@
+"""The way in: puts a model, tools, a store and policies together, and runs them."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncGenerator, Callable, Sequence
+from contextlib import aclosing
+from typing import Any
+
+from turnlog.approvals import ApprovalPolicy
+from turnlog.context import ContextOptions
+from turnlog.contract import (
+    AgentError,
+    ApprovalDecided,
+    Clock,
+    IdSource,
+    LoopLimits,
+    Message,
+    MessagePart,
+    RetryPolicy,
+    RunEndedEvent,
+    RunEvent,
+    RunInput,
+    RunResult,
+    Runtime,
+    Store,
+    ToolChoice,
+    ToolPolicy,
+    user_message,
+)
+from turnlog.history import default_store_url, open_store
+from turnlog.models import Model, load_model
+from turnlog.system import SystemClock, SystemIds
+from turnlog.tools import Tool, ToolExecutor, ToolRegistry
+from turnlog.widgets import Widget
+
+from ._agent_config import AgentConfig
+from ._decisions import record_decision
+from ._hooks import Hooks
+from ._live import ApprovalHandler
+from ._loop import AgentLoop, drain
+from ._shared import memory_tools, widget_tools
+
+Input = str | Message | Sequence[MessagePart]
+
+
+class Agent:
+    """A model, a context and an environment; every turn it takes is a line in its store.
+
+    ``model`` is a :class:`Model` or a name (``"local"``, ``"anthropic:claude-…"``), ``store`` a store or a
+    URL (``memory:``, ``jsonl:DIR``, ``sqlite:FILE``, ``postgresql://…``). Nothing is opened before its use.
+    ``model_options`` are configuration for a model given by name.
+    """
+
+    def __init__(
+        self,
+        model: Model | str,
+        *,
+        model_options: dict[str, Any] | None = None,
+        tools: Sequence[Tool | Callable[..., Any]] = (),
+        store: Store | str | None = None,
+        instructions: str | None = None,
+        name: str | None = None,
+        config: AgentConfig | None = None,
+        tool_policy: ToolPolicy | None = None,
+        limits: LoopLimits | None = None,
+        retry: RetryPolicy | None = None,
+        tool_choice: ToolChoice | None = None,
+        approval: ApprovalPolicy | None = None,
+        on_approval: ApprovalHandler | None = None,
+        context: ContextOptions | None = None,
+        widgets: Sequence[Widget[Any]] = (),
+        hooks: Hooks | None = None,
+        runtime: Runtime | None = None,
+        clock: Clock | None = None,
+        ids: IdSource | None = None,
+    ) -> None:
+        config = config or AgentConfig()
+        self.name = name or config.name
+        self.model = load_model(model, **(model_options or {})) if isinstance(model, str) else model
+        self.store: Store = (
+            open_store(store or default_store_url()) if store is None or isinstance(store, str) else store
+        )
+        self.instructions = instructions if instructions is not None else config.instructions
+        self.tool_policy = tool_policy or config.tool_policy
+        self.limits = limits or config.limits
+        self.retry = retry or config.retry
+        self.tool_choice: ToolChoice | None = tool_choice
+        self.clock: Clock = clock or SystemClock()
+        self.ids: IdSource = ids or SystemIds()
+        registry = ToolRegistry([*tools, *widget_tools(tuple(widgets)), *memory_tools()])
+        self.loop = AgentLoop(
+            model=self.model,
+            store=self.store,
+            registry=registry,
+            executor=ToolExecutor(registry, clock=self.clock),
+            approval=approval,
+            on_approval=on_approval,
+            options=context or config.context,
+            hooks=hooks or Hooks(),
+            runtime=runtime,
+            widgets=widgets,
+            clock=self.clock,
+            ids=self.ids,
+            agent=self,
+        )
+
+    # ── running ──
+
+    def run_stream(
+        self,
+        text: Input,
+        *,
+        session: str | None = None,
+        run_id: str | None = None,
+        instructions: str | None = None,
+        allowed_tools: list[str] | None = None,
+        tool_choice: ToolChoice | None = None,
+        limits: LoopLimits | None = None,
+        runtime_init_data: dict[str, Any] | None = None,
+        runtime_hints: dict[str, Any] | None = None,
+        **model_params: Any,
+    ) -> AsyncGenerator[RunEvent, None]:
+        """Run, and watch. Driven by its consumer: closing it early aborts the run and keeps the session."""
+        message = text if isinstance(text, Message) else user_message(text)
+        run = RunInput(
+            session_id=session or self.ids.session(),
+            run_id=run_id or self.ids.run(),
+            input_messages=[message],
+            system_prompt_override=instructions,
+            allowed_tools=allowed_tools,
+            tool_policy=self.tool_policy,
+            loop_limits=limits or self.limits,
+            retry=self.retry,
+            tool_choice=self.tool_choice if tool_choice is None else tool_choice,
+            runtime_init_data=runtime_init_data,
+            runtime_hints=runtime_hints,
+            model_params=model_params or None,
+            agent_name=self.name,
+        )
+        return self.loop.run_stream(run, instructions=self.instructions)
+
+    async def run(self, text: Input, *, session: str | None = None, **options: Any) -> RunResult:
+        """``run_stream``, drained. A run that failed is a result with ``last_error``, not an exception."""
+        return await drain(self.run_stream(text, session=session, **options))
+
+    def run_sync(self, text: Input, *, session: str | None = None, **options: Any) -> RunResult:
+        """``run`` for code without an event loop."""
+        try:
+            asyncio.get_running_loop()
+        except RuntimeError:
+            return asyncio.run(self.run(text, session=session, **options))
+        raise AgentError(
+            "ConfigInvalid", "run_sync was called inside a running event loop; use 'await agent.run(…)' there"
+        )
+
+    def resume_stream(self, session: str) -> AsyncGenerator[RunEvent, None]:
+        """Go on with the run that a crash, a pause or a wait for approval left open."""
+        return self.loop.resume_stream(session)
+
+    async def resume(self, session: str) -> RunResult | None:
+        """``resume_stream``, drained; None when no run is open."""
+        result: RunResult | None = None
+        async with aclosing(self.resume_stream(session)) as events:
+            async for event in events:
+                if isinstance(event, RunEndedEvent):
+                    result = event.payload.result
+        return result
+
+    # ── while it runs ──
+
+    async def abort(self, run_id: str, reason: str = "aborted by the caller") -> bool:
+        """Stop a run of this agent at its next await point. False when it is not running here."""
+        return self.loop.abort(run_id, reason)
+
+    async def send(self, session: str, text: Input) -> None:
+        """Say something to a run that is going: it enters before the next model call."""
+        message = text if isinstance(text, Message) else user_message(text)
+        self.loop.steer(session, message)
+
+    async def decide(
+        self,
+        session: str,
+        tool_call_id: str,
+        action: str,
+        *,
+        by: str,
+        arguments: dict[str, Any] | None = None,
+        note: str | None = None,
+    ) -> ApprovalDecided:
+        """Record a decision on a call that waits for approval; ``resume`` then goes on with the run."""
+        return await record_decision(
+            self.store,
+            session,
+            tool_call_id,
+            action,
+            by=by,
+            arguments=arguments,
+            note=note,
+            clock=self.clock,
+            ids=self.ids,
+        )
+
+    async def close(self) -> None:
+        """Close the model and the store."""
+        await self.model.close()
+        await self.store.close()
+
+    async def __aenter__(self) -> Agent:
+        return self
+
+    async def __aexit__(self, *exc: object) -> None:
+        await self.close()

@@ -1,0 +1,142 @@
+"""What is owed next, from the state alone. Pure: the runner performs it and appends what came of it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TypeAlias
+
+from turnlog.contract import AgentError, ErrorInfo, LoopLimits, RetryPolicy, TokenUsage
+
+from ._state import CallState, RunState
+
+MAX_OVERFLOW_STEPS = 3
+
+
+@dataclass(frozen=True, slots=True)
+class AbandonCall:
+    """A call was open when its process died: say so in the log, then decide again."""
+
+
+@dataclass(frozen=True, slots=True)
+class CallModel:
+    index: int
+    attempt: int
+    delay_ms: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class ShrinkContext:
+    """The prompt did not fit: fold, at most three times."""
+
+    step: int
+
+
+@dataclass(frozen=True, slots=True)
+class RunTools:
+    calls: tuple[CallState, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class AwaitHuman:
+    calls: tuple[CallState, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class EndRun:
+    error: ErrorInfo | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Nothing:
+    """No run, or none that is open."""
+
+
+Effect: TypeAlias = AbandonCall | CallModel | ShrinkContext | RunTools | AwaitHuman | EndRun | Nothing
+
+
+def decide(state: RunState) -> Effect:
+    if not state.is_open or state.started is None:
+        return Nothing()
+    if state.open_call is not None:
+        return AbandonCall()
+    if state.failure is not None:
+        return _after_failure(state)
+    if state.open_calls:
+        ready = tuple(call for call in state.open_calls if not call.awaits_human)
+        return RunTools(ready) if ready else AwaitHuman(tuple(state.awaiting))
+    answered = state.output is not None and not state.calls
+    if answered and not state.input_pending:
+        return EndRun()
+    if state.output is None and not state.input_pending and not state.call_index:
+        return EndRun(_error("ContextInvalidInput", "the run has no input to answer"))
+    exceeded = check_limits(state, state.started.limits)
+    if exceeded is not None:
+        return EndRun(exceeded)
+    return CallModel(state.call_index + 1, 1)
+
+
+def _after_failure(state: RunState) -> Effect:
+    failure = state.failure
+    assert failure is not None
+    if failure.error.code == "ModelContextOverflow":
+        if state.folds_since_failure:
+            return CallModel(failure.model_call_index, failure.attempt + 1)
+        if state.overflow_steps <= MAX_OVERFLOW_STEPS:
+            return ShrinkContext(state.overflow_steps)
+        return EndRun(
+            _error(
+                "ContextOverflow",
+                f"the prompt did not fit after {MAX_OVERFLOW_STEPS} folds: {failure.error.message}; "
+                "use a model with a larger window, or shorten the system prompt and tools",
+            )
+        )
+    if failure.retry_in_ms is not None:
+        return CallModel(failure.model_call_index, failure.attempt + 1, failure.retry_in_ms)
+    return EndRun(failure.error)
+
+
+def check_limits(state: RunState, limits: LoopLimits) -> ErrorInfo | None:
+    """The limit the next model call would break, if any."""
+    if state.call_index >= limits.max_iterations:
+        return _error(
+            "RunMaxIterations",
+            f"the run made {state.call_index} model calls, its limit; raise LoopLimits.max_iterations",
+        )
+    if limits.max_tool_rounds is not None and state.tool_rounds >= limits.max_tool_rounds and state.calls:
+        return _error(
+            "RunMaxToolRounds",
+            f"the run used tools in {state.tool_rounds} rounds, its limit; raise LoopLimits.max_tool_rounds",
+        )
+    usage = state.usage or TokenUsage(input_tokens=0, output_tokens=0, total_tokens=0)
+    if limits.max_tokens is not None and usage.total_tokens >= limits.max_tokens:
+        return _error(
+            "RunTokenLimit",
+            f"the run used {usage.total_tokens} tokens of {limits.max_tokens}; raise LoopLimits.max_tokens",
+        )
+    if limits.max_cost is not None and usage.cost is not None and usage.cost >= limits.max_cost:
+        return _error(
+            "RunCostLimit",
+            f"the run cost ${usage.cost:.4f} of ${limits.max_cost:.4f}; raise LoopLimits.max_cost",
+        )
+    return None
+
+
+def plan_retry(error: ErrorInfo, attempt: int, policy: RetryPolicy, jitter: float) -> int | None:
+    """Milliseconds to wait before the call is made again, or None when it is not.
+
+    ``jitter`` is a number from 0 to 1. What the provider asked for is honoured when it is longer than ours.
+    """
+    if not error.retryable or attempt >= policy.max_attempts:
+        return None
+    backoff = min(policy.base_delay_ms * 2 ** (attempt - 1), policy.max_delay_ms)
+    delay = backoff * (1 + policy.jitter * (2 * jitter - 1))
+    asked = (error.meta or {}).get("retry_after")
+    if isinstance(asked, int | float):
+        if asked * 1000 > policy.max_retry_after_ms:
+            return None
+        delay = max(delay, asked * 1000)
+    return int(delay)
+
+
+def _error(code: str, message: str) -> ErrorInfo:
+    return AgentError(code, message).to_info()

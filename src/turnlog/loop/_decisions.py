@@ -1,0 +1,52 @@
+"""Recording a human's decision, from any process that can open the store."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from turnlog.approvals import check_decision
+from turnlog.contract import AgentError, ApprovalDecided, Clock, IdSource, Store
+from turnlog.history import Session
+
+from ._state import RunState
+
+ACTIONS = ("approve", "deny", "modify", "abort")
+
+
+async def record_decision(
+    store: Store,
+    session_id: str,
+    tool_call_id: str,
+    action: str,
+    *,
+    by: str,
+    arguments: dict[str, Any] | None,
+    note: str | None,
+    clock: Clock,
+    ids: IdSource,
+) -> ApprovalDecided:
+    """Append the decision. Raises ``ApprovalInvalid`` when the call does not wait, ``ApprovalExpired``…"""
+    if action not in ACTIONS:
+        raise AgentError("ApprovalInvalid", f"{action!r} is not an action; say {', '.join(ACTIONS)}")
+    session = await Session.open(store, session_id, clock=clock, ids=ids, create=False)
+    state = RunState()
+    for entry in session.entries:
+        state.step(entry)
+    call = state.calls.get(tool_call_id)
+    if call is None or not call.awaits_human or call.requested is None:
+        waiting = ", ".join(c.call.tool_call_id for c in state.awaiting) or "none"
+        raise AgentError(
+            "ApprovalInvalid", f"call {tool_call_id} does not wait for a decision; waiting: {waiting}"
+        )
+    decided = ApprovalDecided(
+        tool_call_id=tool_call_id,
+        digest=call.requested.digest,
+        action=action,  # pyright: ignore[reportArgumentType]
+        decided_by=by,
+        arguments=arguments,
+        note=note,
+    )
+    check_decision(call.requested, decided, now=clock.now())
+    session.decide_approval(decided)
+    await session.commit()
+    return decided

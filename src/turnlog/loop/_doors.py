@@ -1,0 +1,185 @@
+"""What the runner reaches through: the live world, or a recording of it.
+
+The runner is the same in both: a replay swaps these and nothing else.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncGenerator, Sequence
+from dataclasses import dataclass, field
+from typing import Literal, Protocol, TypeAlias
+
+from turnlog.context import ModelContext
+from turnlog.contract import (
+    ApprovalDecided,
+    ErrorInfo,
+    Fold,
+    JsonObject,
+    LevelOfDetailSections,
+    Message,
+    MessageDelta,
+    ModelInvocationDescriptor,
+    RequestMetadata,
+    RetryPolicy,
+    TokenUsage,
+    ToolSpec,
+)
+from turnlog.tools import ToolAnswer
+
+from ._abort import AbortScope
+from ._state import CallState, RunState
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """How one model call went: a finished message, or an error and how much had been shown."""
+
+    message: Message | None = None
+    finish_reason: str = ""
+    error: ErrorInfo | None = None
+    shown: int = 0
+    usage: TokenUsage | None = None
+    target: ModelInvocationDescriptor | None = None
+
+
+class Collector(Protocol):
+    """Takes the deltas of one call and says what came of them."""
+
+    def consume(self, delta: MessageDelta) -> None: ...
+
+    def outcome(self, timestamp: str) -> Outcome: ...
+
+
+@dataclass(frozen=True, slots=True)
+class ModelCall:
+    context: ModelContext
+    metadata: RequestMetadata
+    state: RunState
+
+
+class ModelDoor(Protocol):
+    def target(self, metadata: RequestMetadata) -> tuple[ModelInvocationDescriptor, str | None]: ...
+
+    async def open(self, call: ModelCall) -> tuple[AsyncGenerator[MessageDelta, None], Collector]: ...
+
+    def plan_retry(self, error: ErrorInfo, attempt: int, policy: RetryPolicy) -> int | None: ...
+
+    async def wait(self, milliseconds: int) -> None: ...
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """The call is answered without running anything."""
+
+    answer: ToolAnswer
+
+
+@dataclass(frozen=True, slots=True)
+class Ask:
+    reason: str | None
+    sandbox: str | None = None
+    expires_at: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Start:
+    """The call may run; ``alone`` when no other may run beside it."""
+
+    alone: bool = True
+
+
+@dataclass(frozen=True, slots=True)
+class Later:
+    """Not before something that runs has finished."""
+
+
+Judgement: TypeAlias = Answer | Ask | Start | Later
+
+
+@dataclass(frozen=True, slots=True)
+class Progress:
+    call: CallState
+    text: str | None
+    data: JsonObject | None
+
+
+@dataclass(frozen=True, slots=True)
+class Finished:
+    call: CallState
+    answer: ToolAnswer
+
+
+@dataclass(frozen=True, slots=True)
+class Restart:
+    """A call whose process died is run again, with the same key."""
+
+    call: CallState
+
+
+ToolNews: TypeAlias = Progress | Finished | Restart
+
+
+class ToolDoor(Protocol):
+    def specs(self, state: RunState) -> list[ToolSpec]: ...
+
+    async def judge(self, call: CallState, state: RunState) -> Judgement: ...
+
+    async def recover(self, call: CallState) -> Judgement:
+        """What to do with a call that started before a crash and left no result."""
+        ...
+
+    def start(self, call: CallState, key: str, attempt: int) -> None: ...
+
+    async def next(self) -> ToolNews: ...
+
+    @property
+    def running(self) -> int: ...
+
+    async def stop(self) -> list[Finished]:
+        """Cancel what runs; bounded. What finished in the meantime is returned."""
+        ...
+
+
+class HumanDoor(Protocol):
+    async def decide(self, calls: Sequence[CallState]) -> list[ApprovalDecided] | None:
+        """Decisions for some of these calls, or None: nobody is here, let the run go."""
+        ...
+
+
+class ContextDoor(Protocol):
+    def fold_before(self, state: RunState, target: ModelInvocationDescriptor) -> Fold | None: ...
+
+    def fold_overflow(self, state: RunState, step: int, target: ModelInvocationDescriptor) -> Fold | None: ...
+
+    def input_sections(self, message: Message) -> LevelOfDetailSections | None: ...
+
+    def result_sections(
+        self, call_id: str, answer: ToolAnswer, *, closes: bool
+    ) -> LevelOfDetailSections | None: ...
+
+
+class WorldDoor(Protocol):
+    """Whatever else comes from outside: being told to stop, words said in between, hooks."""
+
+    scope: AbortScope
+
+    def interrupted(self) -> None:
+        """Raises ``RunInterrupted`` when the run must stop before its next step."""
+        ...
+
+    def take_steering(self) -> list[Message]: ...
+
+    async def hook(self, point: HookPoint, *args: object) -> None: ...
+
+
+HookPoint: TypeAlias = Literal["before_model", "after_model", "before_tool", "after_tool"]
+
+
+@dataclass(slots=True)
+class Doors:
+    model: ModelDoor
+    tools: ToolDoor
+    human: HumanDoor
+    context: ContextDoor
+    world: WorldDoor
+    extra: dict[str, object] = field(default_factory=dict[str, object])

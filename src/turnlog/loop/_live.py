@@ -1,0 +1,201 @@
+"""The doors to the live world: a model, its prices and its patience; a human; hooks and interruptions."""
+
+from __future__ import annotations
+
+import inspect
+import random
+from collections import deque
+from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
+from typing import Any, TypeAlias
+
+import msgspec
+
+from turnlog.approvals import check_decision
+from turnlog.assembly import MessageAssembler
+from turnlog.contract import (
+    AgentError,
+    ApprovalDecided,
+    ApprovalRequested,
+    Clock,
+    ErrorInfo,
+    Message,
+    MessageDelta,
+    ModelInvocationDescriptor,
+    RequestMetadata,
+    RetryPolicy,
+    Store,
+    StreamError,
+    ToolResultPart,
+    scrub,
+)
+from turnlog.history import attach_images
+from turnlog.models import Model
+from turnlog.observe import cost_of
+
+from ._abort import AbortScope, RunInterrupted
+from ._decide import plan_retry
+from ._doors import Collector, HookPoint, ModelCall, Outcome
+from ._hooks import Hooks
+from ._model_phase import empty_output
+from ._state import CallState
+
+ApprovalHandler: TypeAlias = Callable[
+    [ApprovalRequested], "ApprovalDecided | str | Awaitable[ApprovalDecided | str | None] | None"
+]
+"""Asked when a human is needed. Answers with an action (``"approve"``, ``"deny"``, ``"abort"``), a whole
+decision, or None to let the run go and decide later."""
+
+
+class LiveModel:
+    def __init__(self, model: Model, store: Store, clock: Clock) -> None:
+        self._model = model
+        self._store = store
+        self._clock = clock
+
+    def target(self, metadata: RequestMetadata) -> tuple[ModelInvocationDescriptor, str | None]:
+        return self._model.target_for(metadata)
+
+    async def open(self, call: ModelCall) -> tuple[AsyncGenerator[MessageDelta, None], Collector]:
+        started = call.state.started
+        messages = await self._with_images(call.context.messages)
+        deltas = self._model.stream(
+            messages,
+            call.context.tool_specs,
+            call.context.system_prompt,
+            tool_choice=_choice(call),
+            request_metadata=call.metadata,
+            **((started.model_params if started else None) or {}),
+        )
+        target = call.state.open_call.target if call.state.open_call else self._model.descriptor
+        return deltas, LiveCollector(call.metadata.run_id, target)
+
+    async def _with_images(self, messages: Sequence[Message]) -> Sequence[Message]:
+        """The log names image bytes; a model needs them."""
+        if not any(_may_hold_images(message) for message in messages):
+            return messages
+        return [
+            await attach_images(self._store, message) if _may_hold_images(message) else message
+            for message in messages
+        ]
+
+    def plan_retry(self, error: ErrorInfo, attempt: int, policy: RetryPolicy) -> int | None:
+        return plan_retry(error, attempt, policy, random.random())
+
+    async def wait(self, milliseconds: int) -> None:
+        await self._clock.sleep(milliseconds / 1000)
+
+
+def _may_hold_images(message: Message) -> bool:
+    return message.role in ("user", "tool") and any(
+        part.kind == "image" or (isinstance(part, ToolResultPart) and isinstance(part.payload.content, list))
+        for part in message.parts
+    )
+
+
+def _choice(call: ModelCall) -> Any:
+    """A forced choice holds for the first call of a run: forcing it again would never let the run end."""
+    started = call.state.started
+    choice = started.tool_choice if started else None
+    if choice is None or choice in ("auto", "none") or call.metadata.model_call_index == 1:
+        return choice
+    return None
+
+
+class LiveCollector:
+    def __init__(self, run_id: str, target: ModelInvocationDescriptor) -> None:
+        self._assembler = MessageAssembler(run_id)
+        self._target = target
+        self.consume = self._assembler.consume
+
+    def outcome(self, timestamp: str) -> Outcome:
+        assembler = self._assembler
+        target = (assembler.start.target if assembler.start else None) or self._target
+        usage = assembler.usage
+        if usage is not None and usage.cost is None:
+            cost = cost_of(target, usage)
+            usage = assembler.usage = msgspec.structs.replace(usage, cost=cost)
+        if assembler.error is not None:
+            return Outcome(error=error_of(assembler.error), shown=assembler.shown, usage=usage, target=target)
+        done = assembler.finish(timestamp)
+        if not done.message.text.strip() and not done.message.tool_calls:
+            return Outcome(
+                error=_nothing_said(done.finish_reason), shown=assembler.shown, usage=usage, target=target
+            )
+        return Outcome(
+            message=done.message,
+            finish_reason=done.finish_reason,
+            shown=assembler.shown,
+            usage=usage,
+            target=target,
+        )
+
+
+def error_of(error: StreamError) -> ErrorInfo:
+    """A stream's error as the log keeps it."""
+    meta = {"retry_after": error.retry_after} if error.retry_after is not None else None
+    found = AgentError(
+        error.error_code, scrub(error.message or error.error_code), retryable=error.retryable, meta=meta
+    )
+    return found.to_info()
+
+
+def _nothing_said(finish_reason: str) -> ErrorInfo:
+    if finish_reason == "content_filter":
+        return AgentError("ModelContentFiltered", "the provider withheld the answer").to_info()
+    if finish_reason == "length":
+        return AgentError(
+            "ModelEmptyOutput",
+            "the model used up its output tokens before it said anything; raise max_tokens",
+        ).to_info()
+    return empty_output()
+
+
+class LiveHuman:
+    def __init__(self, handler: ApprovalHandler | None, clock: Clock) -> None:
+        self._handler = handler
+        self._clock = clock
+
+    async def decide(self, calls: Sequence[CallState]) -> list[ApprovalDecided] | None:
+        if self._handler is None:
+            return None
+        decisions: list[ApprovalDecided] = []
+        for call in calls:
+            assert call.requested is not None
+            given = self._handler(call.requested)
+            if inspect.isawaitable(given):
+                given = await given
+            if given is None:
+                return decisions or None
+            decided = given if isinstance(given, ApprovalDecided) else _decision(call.requested, given)
+            check_decision(call.requested, decided, now=self._clock.now())
+            decisions.append(decided)
+        return decisions
+
+
+def _decision(requested: ApprovalRequested, action: str) -> ApprovalDecided:
+    if action not in ("approve", "deny", "abort"):
+        raise AgentError(
+            "ApprovalInvalid", f"the approval handler said {action!r}; it may say approve, deny or abort"
+        )
+    return ApprovalDecided(
+        tool_call_id=requested.tool_call_id, digest=requested.digest, action=action, decided_by="handler"
+    )
+
+
+class LiveWorld:
+    def __init__(self, hooks: Hooks, scope: AbortScope, steering: deque[Message]) -> None:
+        self._hooks = hooks
+        self._steering = steering
+        self.scope = scope
+
+    def interrupted(self) -> None:
+        if self.scope.reason is not None:
+            raise RunInterrupted(self.scope.reason)
+
+    def take_steering(self) -> list[Message]:
+        taken = list(self._steering)
+        self._steering.clear()
+        return taken
+
+    async def hook(self, point: HookPoint, *args: object) -> None:
+        await self._hooks.call(point, *args)

@@ -1,0 +1,75 @@
+"""The hall's part in what a model sees: grains and the LiveScreen at write time, folds when they are due."""
+
+from __future__ import annotations
+
+from datetime import datetime
+
+from turnlog.context import FoldPlanner, Projection, hints_section, input_sections, result_sections
+from turnlog.contract import (
+    LIVE_SCREEN,
+    Clock,
+    Fold,
+    JsonObject,
+    LevelOfDetailSections,
+    Message,
+    ModelInvocationDescriptor,
+    Section,
+)
+from turnlog.tools import ToolAnswer
+from turnlog.widgets import WidgetHost
+
+from ._state import RunState
+
+CACHE_LIFETIME = 300.0
+"""Seconds after which a provider's prompt cache is taken to be cold."""
+
+
+class LiveContext:
+    def __init__(
+        self, projection: Projection, host: WidgetHost, clock: Clock, hints: JsonObject | None = None
+    ) -> None:
+        self._projection = projection
+        self._host = host
+        self._clock = clock
+        self._hints = hints
+
+    def fold_before(self, state: RunState, target: ModelInvocationDescriptor) -> Fold | None:
+        """A fold when the context is past its threshold; earlier at a turn's end or on a cold cache."""
+        planner = FoldPlanner(self._projection, target=target)
+        return planner.plan("threshold", cold=self._is_cold(state), turn_end=state.call_index == 0)
+
+    def fold_overflow(self, state: RunState, step: int, target: ModelInvocationDescriptor) -> Fold | None:
+        return FoldPlanner(self._projection, target=target).plan("overflow", overflow_step=step)
+
+    def _is_cold(self, state: RunState) -> bool:
+        if state.last_answer_at is None:
+            return False
+        try:
+            then, now = (datetime.fromisoformat(text) for text in (state.last_answer_at, self._clock.now()))
+        except ValueError:
+            return False
+        return (now - then).total_seconds() > CACHE_LIFETIME
+
+    def input_sections(self, message: Message) -> LevelOfDetailSections | None:
+        return input_sections(self._projection, message, added=self._added(screen=True))
+
+    def result_sections(
+        self, call_id: str, answer: ToolAnswer, *, closes: bool
+    ) -> LevelOfDetailSections | None:
+        return result_sections(
+            self._projection,
+            answer.content,
+            summary=answer.summary,
+            gist=answer.gist,
+            added=self._added(screen=closes),
+        )
+
+    def _added(self, *, screen: bool) -> list[Section]:
+        added: list[Section] = []
+        if not screen:
+            return added
+        if (hints := hints_section(self._projection, self._hints)) is not None:
+            added.append(hints)
+        if (changes := self._host.changes()) is not None:
+            added.append((LIVE_SCREEN, changes))
+        return added

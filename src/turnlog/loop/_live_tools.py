@@ -1,0 +1,208 @@
+"""The door to real tools: judges calls, runs them as tasks, and hands over what they say as they say it."""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+from dataclasses import dataclass, replace
+from typing import Any
+
+import msgspec
+
+from turnlog.approvals import ApprovalPolicy, denial_text, policy_denial_text
+from turnlog.approvals import judge as judge_call
+from turnlog.context import preview_result
+from turnlog.contract import (
+    Clock,
+    JsonObject,
+    Runtime,
+    Store,
+    ToolCallRequest,
+    ToolSpec,
+    request_of,
+)
+from turnlog.tools import ToolAnswer, ToolContext, ToolExecutor, ToolRegistry
+
+from ._doors import Answer, Ask, Finished, Judgement, Progress, Start, ToolNews
+from ._shared import READ_ARTIFACT, RECALL, SessionShare
+from ._state import CallState, RunState
+
+
+@dataclass(frozen=True, slots=True)
+class ToolWorld:
+    """What a tool may be handed: who runs it, and where."""
+
+    session_id: str
+    run_id: str
+    store: Store
+    clock: Clock
+    agent: Any = None
+    runtime: Runtime | None = None
+    sandbox: str | None = None
+    share: SessionShare | None = None
+
+
+class LiveTools:
+    def __init__(
+        self,
+        registry: ToolRegistry,
+        executor: ToolExecutor,
+        approval: ApprovalPolicy | None,
+        world: ToolWorld,
+        *,
+        approval_ttl: float | None = None,
+    ) -> None:
+        self._registry = registry
+        self._executor = executor
+        self._approval = approval
+        self._world = world
+        self._tasks: dict[str, tuple[CallState, asyncio.Task[None]]] = {}
+        self._news: asyncio.Queue[ToolNews] = asyncio.Queue()
+        self._approval_ttl = approval_ttl
+
+    def specs(self, state: RunState) -> list[ToolSpec]:
+        """What the run offers. Memory tools come with the first thing there is to bring back: a fold breaks
+        the wire anyway, so offering them then costs no cache."""
+        started = state.started
+        if started is None:
+            return []
+        offered = self._registry.offered(started.tool_policy, started.allowed_tools, started.tool_order)
+        hidden = {RECALL} if not state.has_folds else set[str]()
+        if not state.has_artifacts:
+            hidden.add(READ_ARTIFACT)
+        return [spec for spec in offered if spec.name not in hidden]
+
+    async def judge(self, call: CallState, state: RunState) -> Judgement:
+        request = _request(call)
+        refused = self._refuse(request, state)
+        if refused is not None:
+            return refused
+        tool = self._registry.get(request.tool_name)
+        assert tool is not None
+        decided = call.decided
+        if call.requested is not None and decided is not None and decided.action in ("deny", "expire"):
+            return Answer(ToolAnswer.denied(denial_text(call.requested, decided)))
+        checked = self._executor.validate(request)
+        if isinstance(checked, ToolAnswer):
+            return Answer(checked)
+        assert state.started is not None
+        if decided is None:
+            verdict = judge_call(self._approval, request, tool, state.started.tool_policy)
+            if verdict.action == "deny":
+                return Answer(ToolAnswer.denied(policy_denial_text(tool.name, verdict.reason)))
+            if verdict.action == "ask":
+                return Ask(verdict.reason, self._world.sandbox)
+        return Start(alone=not tool.concurrent)
+
+    def _refuse(self, request: ToolCallRequest, state: RunState) -> Answer | None:
+        started = state.started
+        assert started is not None
+        allowed = [spec.name for spec in self.specs(state)]
+        if request.tool_name not in allowed:
+            known = ", ".join(allowed) or "none"
+            text = f"there is no tool {request.tool_name!r}; available: {known}"
+            return Answer(ToolAnswer.failed("ToolNotFound", text))
+        limit = started.tool_policy.max_calls_per_run
+        if limit is not None and state.calls_started >= limit:
+            text = f"this run may make {limit} tool calls and has made them; answer with what you have"
+            return Answer(ToolAnswer.failed("ToolCallLimit", text))
+        return None
+
+    async def recover(self, call: CallState) -> Judgement:
+        """Never guess: run again only what is safe to run again, ask where there is somebody to ask."""
+        request = _request(call)
+        tool = self._registry.get(request.tool_name)
+        if tool is None:
+            return Answer(ToolAnswer.unknown(request.tool_name))
+        if tool.rerunnable:
+            return Start(alone=not tool.concurrent)
+        if tool.reconcile is not None:
+            assert call.started is not None
+            found = await self._executor.reconcile(
+                request, self._context(call, call.started.idempotency_key, 1)
+            )
+            if found is not None:
+                return Answer(found)
+        return Answer(ToolAnswer.unknown(request.tool_name))
+
+    def start(self, call: CallState, key: str, attempt: int) -> None:
+        call_id = call.call.tool_call_id
+        task = asyncio.create_task(self._run(call, key, attempt), name=f"turnlog tool {call_id}")
+        self._tasks[call_id] = (call, task)
+
+    async def _run(self, call: CallState, key: str, attempt: int) -> None:
+        answer = await self._executor.execute(_request(call), self._context(call, key, attempt))
+        answer = await self._keep_artifact(answer)
+        self._news.put_nowait(Finished(call, answer))
+
+    async def _keep_artifact(self, answer: ToolAnswer) -> ToolAnswer:
+        """What is too long to send whole is kept apart: the model sees a preview and how to read on."""
+        if answer.artifact is not None:
+            name = await self._world.store.put_blob(answer.artifact)
+            note = f"[whole output: {len(answer.artifact)} bytes, {READ_ARTIFACT} {name}]"
+            return replace(answer.noted(note), artifact=None, kept_as=name)
+        share = self._world.share
+        if share is None or isinstance(answer.content, list):
+            return answer
+        data = answer.text.encode()
+        name = f"sha256-{hashlib.sha256(data).hexdigest()}"
+        preview = preview_result(share.projection, answer.text, f"{READ_ARTIFACT} {name}")
+        if preview is None:
+            return answer
+        return replace(answer, content=preview, kept_as=await self._world.store.put_blob(data))
+
+    def _context(self, call: CallState, key: str, attempt: int) -> ToolContext:
+        world = self._world
+
+        def progress(text: str | None = None, data: JsonObject | None = None) -> None:
+            self._news.put_nowait(Progress(call, text, data))
+
+        return ToolContext(
+            session_id=world.session_id,
+            run_id=world.run_id,
+            tool_call_id=call.call.tool_call_id,
+            tool_name=call.call.tool_name,
+            idempotency_key=key,
+            attempt=attempt,
+            agent=world.agent,
+            runtime=world.runtime,
+            clock=world.clock,
+            state=world.share,
+            on_progress=progress,
+        )
+
+    async def next(self) -> ToolNews:
+        news = await self._news.get()
+        if isinstance(news, Finished):
+            self._tasks.pop(news.call.call.tool_call_id, None)
+        return news
+
+    @property
+    def running(self) -> int:
+        return len(self._tasks)
+
+    async def stop(self) -> list[Finished]:
+        tasks = [task for _, task in self._tasks.values()]
+        for call_id, (_, task) in self._tasks.items():
+            if not self._executor.cancel(call_id):
+                task.cancel()  # it never got as far as its body
+        if tasks:
+            await asyncio.wait(tasks)
+        self._tasks.clear()
+        finished: list[Finished] = []
+        while not self._news.empty():
+            news = self._news.get_nowait()
+            if isinstance(news, Finished):
+                finished.append(Finished(news.call, _as_skipped(news.answer)))
+        return finished
+
+
+def _request(call: CallState) -> ToolCallRequest:
+    request = request_of(call.call, call.parse_error)
+    if call.arguments is not call.call.arguments:
+        return msgspec.structs.replace(request, arguments=call.arguments, parse_error=None)
+    return request
+
+
+def _as_skipped(answer: ToolAnswer) -> ToolAnswer:
+    return replace(answer, status="skipped") if answer.error_code == "ToolCancelled" else answer

@@ -1,0 +1,245 @@
+"""The engine behind an agent: opens sessions, keeps them warm, and drives runs."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import OrderedDict, deque
+from collections.abc import AsyncGenerator, Sequence
+from contextlib import aclosing
+from dataclasses import dataclass, field
+from typing import Any
+
+from turnlog.approvals import ApprovalPolicy
+from turnlog.context import ContextOptions, Projection
+from turnlog.contract import (
+    AgentError,
+    Clock,
+    IdSource,
+    JsonObject,
+    Message,
+    RunEndedEvent,
+    RunEvent,
+    RunInput,
+    RunResult,
+    Runtime,
+    Store,
+)
+from turnlog.history import Session
+from turnlog.models import Model
+from turnlog.tools import ToolExecutor, ToolRegistry
+from turnlog.widgets import Widget, WidgetHost
+
+from ._abort import AbortScope
+from ._doors import Doors
+from ._hooks import Hooks
+from ._live import ApprovalHandler, LiveHuman, LiveModel, LiveWorld
+from ._live_context import LiveContext
+from ._live_tools import LiveTools, ToolWorld
+from ._runner import Runner
+from ._shared import SessionShare
+from ._state import RunState
+from ._warm import WarmSession
+
+_WARM_SESSIONS = 64
+
+
+@dataclass(slots=True)
+class OpenRun:
+    run_id: str
+    session_id: str
+    scope: AbortScope = field(default_factory=AbortScope)
+    steering: deque[Message] = field(default_factory=deque[Message])
+
+
+class AgentLoop:
+    """Runs prepared inputs. Its parts are fixed at construction; it never sees a configuration."""
+
+    def __init__(
+        self,
+        *,
+        model: Model,
+        store: Store,
+        registry: ToolRegistry,
+        executor: ToolExecutor,
+        approval: ApprovalPolicy | None = None,
+        on_approval: ApprovalHandler | None = None,
+        options: ContextOptions | None = None,
+        hooks: Hooks | None = None,
+        runtime: Runtime | None = None,
+        widgets: Sequence[Widget[Any]] = (),
+        clock: Clock,
+        ids: IdSource,
+        agent: Any = None,
+    ) -> None:
+        self._model = model
+        self._store = store
+        self._registry = registry
+        self._executor = executor
+        self._approval = approval
+        self._on_approval = on_approval
+        self._options = options or ContextOptions()
+        self._hooks = hooks or Hooks()
+        self._runtime = runtime
+        self._widgets = tuple(widgets)
+        self._clock = clock
+        self._ids = ids
+        self._agent = agent
+        self._warm: OrderedDict[str, WarmSession] = OrderedDict()
+        self._runs: dict[str, OpenRun] = {}
+
+    async def run(self, run: RunInput) -> RunResult:
+        return await drain(self.run_stream(run))
+
+    async def run_stream(
+        self, run: RunInput, *, instructions: str | None = None
+    ) -> AsyncGenerator[RunEvent, None]:
+        opened = self._claim(run.session_id, run.run_id)
+        try:
+            warm = await self._open(run.session_id, create=run.auto_create_session)
+            if warm.state.status == "awaiting_human":
+                raise AgentError(
+                    "SessionBusy",
+                    f"session {run.session_id} waits for a decision on "
+                    f"{', '.join(call.call.tool_call_id for call in warm.state.awaiting)}; "
+                    "decide it and resume, or abort it",
+                )
+            if instructions is not None and warm.state.system_prompt != instructions:
+                warm.step(warm.session.set_system_instruction(instructions))
+            async with aclosing(self._drive(opened, warm, run)) as events:
+                async for event in events:
+                    yield event
+        finally:
+            self._runs.pop(run.run_id, None)
+
+    async def resume_stream(self, session_id: str) -> AsyncGenerator[RunEvent, None]:
+        warm = await self._open(session_id, create=False)
+        run_id = warm.state.run_id
+        if run_id is None or not warm.state.is_open:
+            return
+        opened = self._claim(session_id, run_id)
+        try:
+            async with aclosing(self._drive(opened, warm, None)) as events:
+                async for event in events:
+                    yield event
+        finally:
+            self._runs.pop(run_id, None)
+
+    async def _drive(
+        self, opened: OpenRun, warm: WarmSession, run: RunInput | None
+    ) -> AsyncGenerator[RunEvent, None]:
+        runner = self._runner(opened, warm, run.runtime_hints if run is not None else None)
+        watchdog = self._watch(opened, warm, run)
+        hooked = bool(self._hooks.on_event)
+        try:
+            async with aclosing(runner.stream(run)) as events:
+                async for event in events:
+                    if hooked:
+                        await self._tell(event, opened)
+                    yield event
+        finally:
+            if watchdog is not None:
+                watchdog.cancel()
+            if warm.broken:
+                self._warm.pop(warm.session.session_id, None)
+
+    async def _tell(self, event: RunEvent, opened: OpenRun) -> None:
+        try:
+            await self._hooks.event(event)
+        except AgentError as error:
+            opened.scope.request(error)
+
+    def _runner(self, opened: OpenRun, warm: WarmSession, hints: JsonObject | None) -> Runner:
+        world = ToolWorld(
+            session_id=opened.session_id,
+            run_id=opened.run_id,
+            store=self._store,
+            clock=self._clock,
+            agent=self._agent,
+            runtime=self._runtime,
+            share=SessionShare(warm.session, warm.projection, warm.host, self._store),
+        )
+        doors = Doors(
+            model=LiveModel(self._model, self._store, self._clock),
+            tools=LiveTools(self._registry, self._executor, self._approval, world),
+            human=LiveHuman(self._on_approval, self._clock),
+            context=LiveContext(warm.projection, warm.host, self._clock, hints),
+            world=LiveWorld(self._hooks, opened.scope, opened.steering),
+        )
+        return Runner(warm, doors, self._clock, opened.run_id)
+
+    def _watch(self, opened: OpenRun, warm: WarmSession, run: RunInput | None) -> asyncio.Task[None] | None:
+        limits = run.loop_limits if run is not None else warm.state.started and warm.state.started.limits
+        if not limits or limits.max_run_duration_ms is None:
+            return None
+        limit = limits.max_run_duration_ms
+
+        async def wait() -> None:
+            await self._clock.sleep(limit / 1000)
+            opened.scope.request(
+                AgentError(
+                    "RunTimeout",
+                    f"the run took longer than {limit} ms; raise LoopLimits.max_run_duration_ms",
+                )
+            )
+
+        return asyncio.create_task(wait(), name=f"turnlog watchdog {opened.run_id}")
+
+    # ── sessions ──
+
+    async def _open(self, session_id: str, *, create: bool) -> WarmSession:
+        warm = self._warm.get(session_id)
+        if warm is None:
+            session = await Session.open(
+                self._store, session_id, clock=self._clock, ids=self._ids, create=create
+            )
+            warm = WarmSession(session, RunState(), Projection(self._options), WidgetHost(self._widgets))
+            warm.catch_up()
+        else:
+            for entry in await warm.session.refresh():
+                warm.step(entry)
+        self._warm[session_id] = warm
+        self._warm.move_to_end(session_id)
+        while len(self._warm) > _WARM_SESSIONS:
+            self._warm.popitem(last=False)
+        return warm
+
+    def _claim(self, session_id: str, run_id: str) -> OpenRun:
+        for other in self._runs.values():
+            if other.session_id == session_id:
+                raise AgentError(
+                    "SessionBusy",
+                    f"run {other.run_id} is going in session {session_id}; "
+                    "wait for it, abort it, or send it the message with Agent.send",
+                )
+        opened = OpenRun(run_id, session_id)
+        self._runs[run_id] = opened
+        return opened
+
+    # ── while a run goes ──
+
+    def abort(self, run_id: str, reason: str) -> bool:
+        opened = self._runs.get(run_id)
+        if opened is None:
+            return False
+        opened.scope.request(AgentError("RunAborted", reason))
+        return True
+
+    def steer(self, session_id: str, message: Message) -> None:
+        for opened in self._runs.values():
+            if opened.session_id == session_id:
+                opened.steering.append(message)
+                return
+        raise AgentError(
+            "SessionNotFound", f"no run is going in session {session_id} here; start one with Agent.run"
+        )
+
+
+async def drain(events: AsyncGenerator[RunEvent, None]) -> RunResult:
+    """Run a stream to its end for its result alone."""
+    result: RunResult | None = None
+    async with aclosing(events):
+        async for event in events:
+            if isinstance(event, RunEndedEvent):
+                result = event.payload.result
+    assert result is not None
+    return result

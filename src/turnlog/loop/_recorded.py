@@ -1,0 +1,398 @@
+"""The doors to a recording: everything from outside is read off the log, in the order it was written."""
+
+from __future__ import annotations
+
+import difflib
+import json
+from collections.abc import AsyncGenerator, Iterator, Sequence
+from typing import NoReturn
+
+from turnlog.contract import (
+    AgentError,
+    ApprovalDecided,
+    ApprovalDecidedEntry,
+    ApprovalRequestedEntry,
+    Entry,
+    ErrorInfo,
+    Fold,
+    FoldEntry,
+    Grain,
+    LevelOfDetailSections,
+    Message,
+    MessageDelta,
+    ModelCallFailedEntry,
+    ModelCallStartedEntry,
+    ModelInputEntry,
+    ModelInvocationDescriptor,
+    ModelOutputEntry,
+    RequestMetadata,
+    RetryPolicy,
+    RunEndedEntry,
+    TextChunk,
+    TextDelta,
+    ToolOutcome,
+    ToolResultPart,
+    ToolResultsEntry,
+    ToolsChangeEntry,
+    ToolSpec,
+    ToolStartedEntry,
+    WidgetEvent,
+    WidgetEventEntry,
+    encode,
+    to_plain_text,
+)
+from turnlog.history import Session
+from turnlog.tools import ToolAnswer
+
+from ._abort import AbortScope, RunInterrupted
+from ._decide import plan_retry
+from ._doors import (
+    Answer,
+    Ask,
+    Collector,
+    Finished,
+    HookPoint,
+    Judgement,
+    Later,
+    ModelCall,
+    Outcome,
+    Restart,
+    Start,
+    ToolNews,
+)
+from ._live_context import LiveContext
+from ._state import CallState, RunState, usage_of
+from ._warm import WarmSession
+
+_FROM_OUTSIDE = ("RunAborted", "RunTimeout", "HookFailed")
+"""Ends of a run that no decision of the loop explains."""
+
+
+class TapeEnded(Exception):
+    """The recording stops here: the run was still open."""
+
+
+class Tape:
+    """The recorded entries, and how far the replay has come."""
+
+    def __init__(self, recorded: list[Entry]) -> None:
+        self.recorded = recorded
+        self.mismatch: tuple[int, str] | None = None
+        self._session: Session | None = None
+
+    def follow(self, session: Session) -> None:
+        self._session = session
+
+    @property
+    def position(self) -> int:
+        """How many entries have been written again."""
+        session = self._session
+        return 0 if session is None else len(session.entries) + len(session.staged)
+
+    @property
+    def ended(self) -> bool:
+        return self._cursor >= len(self.recorded)
+
+    @property
+    def _cursor(self) -> int:
+        # A session writes its header by itself, with the first entry.
+        return max(self.position, 1)
+
+    def peek(self) -> Entry:
+        if self.ended:
+            raise TapeEnded
+        return self.recorded[self._cursor]
+
+    def after(self, skip: int = 0) -> Iterator[Entry]:
+        return iter(self.recorded[self._cursor + skip :])
+
+    def session_id(self) -> str:
+        """The session that wrote the next entry: a fork's shared past is its parent's."""
+        return self.recorded[min(self._cursor, len(self.recorded) - 1)].session_id
+
+    def stop(self) -> NoReturn:
+        """The run was interrupted here; the end of the run says why."""
+        for entry in self.after():
+            if isinstance(entry, RunEndedEntry) and entry.payload.error is not None:
+                raise RunInterrupted(AgentError.from_info(entry.payload.error))
+        raise TapeEnded
+
+    def compare(self, entry: Entry) -> None:
+        if entry.seq > len(self.recorded):
+            raise TapeEnded
+        expected = self.recorded[entry.seq - 1]
+        if expected.kind == entry.kind and expected.purged_digest is None:
+            if encode(expected.payload) == encode(entry.payload):
+                return
+        elif expected.kind == entry.kind:
+            return
+        self.mismatch = self.mismatch or (entry.seq, show_difference(expected, entry))
+        raise AgentError("ReplayMismatch", f"entry {entry.seq} differs:\n{self.mismatch[1]}")
+
+
+def show_difference(expected: Entry, found: Entry) -> str:
+    def lines(entry: Entry) -> list[str]:
+        plain = {"kind": entry.kind, "payload": json.loads(encode(entry.payload))}
+        return json.dumps(plain, indent=2, ensure_ascii=False).splitlines()
+
+    return "\n".join(
+        difflib.unified_diff(lines(expected), lines(found), "recorded", "replayed", lineterm="", n=2)
+    )
+
+
+class RecordedClock:
+    def __init__(self, tape: Tape) -> None:
+        self._tape = tape
+
+    def now(self) -> str:
+        place = self._tape.position
+        return self._tape.recorded[place].timestamp if place < len(self._tape.recorded) else ""
+
+    def monotonic(self) -> float:
+        return 0.0
+
+    async def sleep(self, seconds: float) -> None:
+        return None
+
+
+class RecordedIds:
+    def __init__(self, tape: Tape) -> None:
+        self._tape = tape
+
+    def entry(self) -> str:
+        place = self._tape.position
+        recorded = self._tape.recorded
+        return recorded[place].id if place < len(recorded) else f"beyond-{place}"
+
+    def run(self) -> str:
+        return "run"
+
+    def call(self) -> str:
+        return "call"
+
+    def session(self) -> str:
+        return "session"
+
+
+class RecordedModel:
+    def __init__(self, tape: Tape) -> None:
+        self._tape = tape
+
+    def target(self, metadata: RequestMetadata) -> tuple[ModelInvocationDescriptor, str | None]:
+        for entry in self._tape.after():
+            if isinstance(entry, ModelCallStartedEntry):
+                return entry.payload.target, entry.payload.reason
+        raise TapeEnded
+
+    async def open(self, call: ModelCall) -> tuple[AsyncGenerator[MessageDelta, None], Collector]:
+        entry = self._tape.peek()
+        outcome = Outcome()
+        shown = 0
+        stopped = False
+        if isinstance(entry, ModelOutputEntry):
+            payload = entry.payload
+            outcome = Outcome(
+                message=payload.message,
+                finish_reason=payload.finish_reason,
+                usage=usage_of(entry),
+                target=payload.invocation,
+            )
+        elif isinstance(entry, ModelCallFailedEntry):
+            failed = entry.payload
+            stopped = failed.error.code in _FROM_OUTSIDE
+            shown = failed.shown if stopped else 0
+            outcome = Outcome(error=failed.error, shown=failed.shown, usage=failed.usage)
+        return self._deltas(shown, stopped), RecordedCollector(outcome)
+
+    async def _deltas(self, shown: int, stopped: bool) -> AsyncGenerator[MessageDelta, None]:
+        for seq in range(shown):
+            yield TextDelta(run_id="", seq=seq + 1, payload=TextChunk(text_delta=""), timestamp="")
+        if stopped:
+            self._tape.stop()
+
+    def plan_retry(self, error: ErrorInfo, attempt: int, policy: RetryPolicy) -> int | None:
+        entry = self._tape.peek()
+        least, most = plan_retry(error, attempt, policy, 0.0), plan_retry(error, attempt, policy, 1.0)
+        if not isinstance(entry, ModelCallFailedEntry) or least is None or most is None:
+            return least
+        recorded = entry.payload.retry_in_ms
+        return recorded if recorded is not None and least <= recorded <= most else least
+
+    async def wait(self, milliseconds: int) -> None:
+        return None
+
+
+class RecordedCollector:
+    def __init__(self, outcome: Outcome) -> None:
+        self._outcome = outcome
+
+    def consume(self, delta: MessageDelta) -> None:
+        return None
+
+    def outcome(self, timestamp: str) -> Outcome:
+        return self._outcome
+
+
+class RecordedTools:
+    def __init__(self, tape: Tape, state: RunState) -> None:
+        self._tape = tape
+        self._state = state
+        self._running: dict[str, CallState] = {}
+
+    def specs(self, state: RunState) -> list[ToolSpec]:
+        entry = self._tape.peek()
+        return entry.payload.tools if isinstance(entry, ToolsChangeEntry) else state.tools or []
+
+    async def judge(self, call: CallState, state: RunState) -> Judgement:
+        return self._judgement(call)
+
+    async def recover(self, call: CallState) -> Judgement:
+        return self._judgement(call)
+
+    def _judgement(self, call: CallState) -> Judgement:
+        call_id = call.call.tool_call_id
+        entry = self._tape.peek()
+        if isinstance(entry, ToolStartedEntry) and entry.payload.tool_call_id == call_id:
+            return Start(alone=False)
+        if isinstance(entry, ApprovalRequestedEntry) and entry.payload.tool_call_id == call_id:
+            asked = entry.payload
+            return Ask(asked.reason, asked.sandbox, asked.expires_at)
+        if found := self._result(call_id):
+            return Answer(found)
+        return Later()
+
+    def _result(self, call_id: str) -> ToolAnswer | None:
+        """The next result on the tape, when it answers this call."""
+        events: list[WidgetEvent] = []
+        for entry in self._tape.after():
+            if isinstance(entry, WidgetEventEntry):
+                events.append(entry.payload)
+                continue
+            if isinstance(entry, ToolResultsEntry):
+                for part, outcome in zip(
+                    entry.payload.message.tool_results, entry.payload.outcomes, strict=False
+                ):
+                    if outcome.tool_call_id == call_id:
+                        if outcome.status == "skipped":
+                            self._tape.stop()
+                        return _answer(part, outcome, events)
+            return None
+        return None
+
+    def start(self, call: CallState, key: str, attempt: int) -> None:
+        self._running[call.call.tool_call_id] = call
+
+    async def next(self) -> ToolNews:
+        entry = self._tape.peek()
+        if isinstance(entry, ToolStartedEntry):
+            call = self._running.pop(entry.payload.tool_call_id, None)
+            if call is not None:
+                return Restart(call)
+        for call_id, call in self._running.items():
+            if answer := self._result(call_id):
+                del self._running[call_id]
+                return Finished(call, answer)
+        self._tape.stop()
+
+    @property
+    def running(self) -> int:
+        return len(self._running)
+
+    async def stop(self) -> list[Finished]:
+        finished: list[Finished] = []
+        for entry in self._tape.after():
+            if not isinstance(entry, ToolResultsEntry):
+                break
+            part, outcome = entry.payload.message.tool_results[0], entry.payload.outcomes[0]
+            call = self._running.pop(outcome.tool_call_id, None)
+            if call is None:
+                break
+            finished.append(Finished(call, _answer(part, outcome, [])))
+        self._running.clear()
+        return finished
+
+
+def _answer(part: ToolResultPart, outcome: ToolOutcome, events: list[WidgetEvent]) -> ToolAnswer:
+    return ToolAnswer(
+        status=outcome.status,
+        content=part.payload.content,
+        error_code=outcome.error_code,
+        elapsed_ms=outcome.elapsed_ms,
+        summary=_given(outcome, "summary"),
+        gist=_given(outcome, "gist"),
+        kept_as=outcome.artifact,
+        events=events,
+    )
+
+
+def _given(outcome: ToolOutcome, grain: Grain) -> str | None:
+    if not outcome.authored or outcome.sections is None:
+        return None
+    return to_plain_text(outcome.sections.get_sections(grain))
+
+
+class RecordedHuman:
+    def __init__(self, tape: Tape) -> None:
+        self._tape = tape
+
+    async def decide(self, calls: Sequence[CallState]) -> list[ApprovalDecided] | None:
+        decided: list[ApprovalDecided] = []
+        for entry in self._tape.after():
+            if not isinstance(entry, ApprovalDecidedEntry):
+                break
+            decided.append(entry.payload)
+        if not decided and not self._tape.ended:
+            self._tape.stop()
+        return decided or None
+
+
+class RecordedContext(LiveContext):
+    """Grains and screens are made again; folds are read: the planner looks at clocks and prices."""
+
+    def __init__(self, tape: Tape, warm: WarmSession) -> None:
+        super().__init__(warm.projection, warm.host, RecordedClock(tape))
+        self._tape = tape
+
+    def result_sections(
+        self, call_id: str, answer: ToolAnswer, *, closes: bool
+    ) -> LevelOfDetailSections | None:
+        entry = None if self._tape.ended else self._tape.peek()
+        if isinstance(entry, ToolResultsEntry):
+            for outcome in entry.payload.outcomes:
+                if outcome.tool_call_id == call_id and outcome.authored and outcome.sections:
+                    # What a tool's author wrote is a fact like the result itself.
+                    return outcome.sections
+        return super().result_sections(call_id, answer, closes=closes)
+
+    def fold_before(self, state: RunState, target: ModelInvocationDescriptor) -> Fold | None:
+        return self._next_fold()
+
+    def fold_overflow(self, state: RunState, step: int, target: ModelInvocationDescriptor) -> Fold | None:
+        return self._next_fold()
+
+    def _next_fold(self) -> Fold | None:
+        entry = None if self._tape.ended else self._tape.peek()
+        return entry.payload if isinstance(entry, FoldEntry) else None
+
+
+class RecordedWorld:
+    def __init__(self, tape: Tape) -> None:
+        self._tape = tape
+        self.scope = AbortScope()
+
+    def interrupted(self) -> None:
+        entry = self._tape.peek()
+        error = entry.payload.error if isinstance(entry, RunEndedEntry) else None
+        if error is not None and error.code in _FROM_OUTSIDE:
+            self._tape.stop()
+
+    def take_steering(self) -> list[Message]:
+        taken: list[Message] = []
+        for entry in self._tape.after():
+            if not isinstance(entry, ModelInputEntry) or entry.payload.source != "steering":
+                break
+            taken.append(entry.payload.message)
+        return taken
+
+    async def hook(self, point: HookPoint, *args: object) -> None:
+        return None

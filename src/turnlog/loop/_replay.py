@@ -1,0 +1,187 @@
+"""Run a recorded session again, with no network and no side effects, and compare every entry it writes."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from turnlog.context import ContextOptions, Projection
+from turnlog.contract import (
+    AgentError,
+    Entry,
+    Message,
+    ModelCallStartedEntry,
+    ModelInputEntry,
+    RunInput,
+    RunStartedEntry,
+    RuntimeInitEntry,
+    SessionHeaderEntry,
+    Store,
+    ToolsChangeEntry,
+    Value,
+)
+from turnlog.history import MemoryStore, Session
+from turnlog.widgets import MemoryNotebookWidget, TodoWidget, Widget, WidgetHost, WorkspaceWidget
+
+from ._doors import Doors
+from ._recorded import (
+    RecordedClock,
+    RecordedContext,
+    RecordedHuman,
+    RecordedIds,
+    RecordedModel,
+    RecordedTools,
+    RecordedWorld,
+    Tape,
+    TapeEnded,
+)
+from ._runner import Runner
+from ._state import RunState
+from ._warm import WarmSession
+
+BUILT_IN: tuple[Widget[Any], ...] = (MemoryNotebookWidget(), TodoWidget(), WorkspaceWidget())
+
+
+class ReplayReport(Value, frozen=True, kw_only=True):
+    """``identical``, or where the first difference is and what it looks like."""
+
+    session_id: str
+    identical: bool
+    entries: int
+    runs: int
+    contexts: int
+    open_run: bool = False
+    seq: int | None = None
+    kind: str | None = None
+    difference: str | None = None
+
+
+async def replay(
+    store: Store,
+    session_id: str,
+    *,
+    options: ContextOptions | None = None,
+    widgets: Sequence[Widget[Any]] = BUILT_IN,
+) -> ReplayReport:
+    """Replay ``session_id``. Raises for what cannot be read; a difference is in the report."""
+    return await replay_entries(await store.load(session_id), session_id, options=options, widgets=widgets)
+
+
+async def replay_entries(
+    recorded: list[Entry],
+    session_id: str,
+    *,
+    options: ContextOptions | None = None,
+    widgets: Sequence[Widget[Any]] = BUILT_IN,
+) -> ReplayReport:
+    tape = Tape(recorded)
+    runs = 0
+    open_run = False
+    try:
+        warm = await _open(tape, session_id, options, widgets)
+        while not tape.ended:
+            if isinstance(tape.peek(), RunStartedEntry):
+                runs += 1
+                await _run_again(tape, warm)
+            else:
+                await _copy(tape, warm)
+    except TapeEnded:
+        open_run = True
+    except AgentError as error:
+        if tape.mismatch is None:
+            if error.code != "ReplayMismatch" and tape.ended:
+                raise
+            tape.mismatch = (tape.position + 1, str(error))
+    seq, difference = tape.mismatch or (None, None)
+    compared = recorded if seq is None else recorded[: seq - 1]
+    return ReplayReport(
+        session_id=session_id,
+        identical=tape.mismatch is None,
+        entries=len(compared),
+        runs=runs,
+        contexts=sum(isinstance(entry, ModelCallStartedEntry) for entry in compared),
+        open_run=open_run,
+        seq=seq,
+        kind=recorded[seq - 1].kind if seq is not None and seq <= len(recorded) else None,
+        difference=difference,
+    )
+
+
+async def _open(
+    tape: Tape, session_id: str, options: ContextOptions | None, widgets: Sequence[Widget[Any]]
+) -> WarmSession:
+    header = tape.recorded[0] if tape.recorded else None
+    if not isinstance(header, SessionHeaderEntry):
+        raise AgentError("SessionCorrupt", f"session {session_id} does not begin with its header")
+    session = await Session.open(
+        MemoryStore(),
+        session_id,
+        clock=RecordedClock(tape),
+        ids=RecordedIds(tape),
+        create=True,
+        title=header.payload.title,
+        metadata=header.payload.metadata,
+    )
+    tape.follow(session)
+    warm = WarmSession(session, RunState(), Projection(options or ContextOptions()), WidgetHost(widgets))
+    return warm
+
+
+async def _copy(tape: Tape, warm: WarmSession) -> None:
+    """An entry that no run wrote is a fact from outside: it is taken as it is."""
+    entry = warm.session.append_recorded(
+        tape.peek().payload, run_id=tape.peek().run_id, meta=tape.peek().meta
+    )
+    tape.compare(entry)
+    warm.step(entry)
+    await warm.session.commit()
+
+
+async def _run_again(tape: Tape, warm: WarmSession) -> None:
+    started = tape.peek()
+    assert isinstance(started, RunStartedEntry)
+    doors = Doors(
+        model=RecordedModel(tape),
+        tools=RecordedTools(tape, warm.state),
+        human=RecordedHuman(tape),
+        context=RecordedContext(tape, warm),
+        world=RecordedWorld(tape),
+    )
+    runner = Runner(warm, doors, RecordedClock(tape), started.run_id or "")
+    runner.record.check = tape.compare
+    runner.record.home = tape.session_id
+    async for _ in runner.stream(_input_of(tape, started)):
+        pass
+
+
+def _input_of(tape: Tape, started: RunStartedEntry) -> RunInput:
+    """What the run was started with: its own entry, and what was said to it before it first acted."""
+    payload = started.payload
+    messages: list[Message] = []
+    runtime = None
+    for entry in tape.after(1):
+        match entry:
+            case ModelInputEntry() if entry.payload.source == "user":
+                messages.append(entry.payload.message)
+            case RuntimeInitEntry():
+                runtime = entry.payload.data
+            case ToolsChangeEntry():
+                continue
+            case _:
+                break
+    return RunInput(
+        session_id=started.session_id,
+        run_id=started.run_id or "",
+        input_messages=messages,
+        system_prompt_override=payload.system_prompt_override,
+        allowed_tools=payload.allowed_tools,
+        tool_order=payload.tool_order,
+        tool_policy=payload.tool_policy,
+        loop_limits=payload.limits,
+        retry=payload.retry,
+        tool_choice=payload.tool_choice,
+        runtime_init_data=runtime,
+        model_params=payload.model_params,
+        agent_name=payload.agent_name,
+        output_schema=payload.output_schema,
+    )

@@ -1,0 +1,101 @@
+"""What one session's tools share: its log, its widgets, its store. Handed to tools as ``ctx.state``."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from turnlog.context import Projection, recall_text
+from turnlog.contract import AgentError, JsonObject, Store
+from turnlog.history import Session
+from turnlog.tools import Tool, ToolContext, ToolError, ToolOptions
+from turnlog.widgets import Widget, WidgetHost
+
+RECALL = "recall"
+READ_ARTIFACT = "read_artifact"
+_PAGE = 8_000
+
+
+@dataclass(frozen=True, slots=True)
+class SessionShare:
+    session: Session
+    projection: Projection
+    host: WidgetHost
+    store: Store
+
+
+def widget_tools(widgets: tuple[Widget[Any], ...]) -> list[Tool]:
+    """The tools of all widgets, as ordinary tools."""
+    return [
+        Tool.from_schema(spec.name, spec.description, spec.parameter_schema, _widget_body(widget, spec.name))
+        for widget in widgets
+        for spec in widget.tools
+    ]
+
+
+def _widget_body(widget: Widget[Any], name: str) -> Any:
+    async def run(arguments: JsonObject, ctx: ToolContext) -> str:
+        share: SessionShare = ctx.state
+        answer = share.host.execute(widget, name, arguments, ctx.tool_call_id)
+        if answer.is_error:
+            raise ToolError(answer.text)
+        for event in answer.events:
+            ctx.emit(event.widget, event.event, event.data)
+        return answer.text
+
+    return run
+
+
+def memory_tools() -> list[Tool]:
+    """``recall`` and ``read_artifact``: offered once there is something to bring back."""
+    offset = {"type": "integer", "minimum": 0, "description": "Where to start, in characters."}
+    return [
+        Tool.from_schema(
+            RECALL,
+            "Bring back the full text of something that was shortened. Name it by its # number.",
+            _schema({"entry": {"type": "string"}, "offset": offset}, ["entry"]),
+            _recall,
+            options=ToolOptions(idempotent=True, concurrent=True),
+        ),
+        Tool.from_schema(
+            READ_ARTIFACT,
+            "Read on in an output that was too long to show. Name it as it was named there.",
+            _schema({"artifact": {"type": "string"}, "offset": offset}, ["artifact"]),
+            _read_artifact,
+            options=ToolOptions(idempotent=True, concurrent=True),
+        ),
+    ]
+
+
+def _schema(properties: JsonObject, required: list[str]) -> JsonObject:
+    return {
+        "type": "object",
+        "properties": properties,
+        "required": required,
+        "additionalProperties": False,
+    }
+
+
+async def _recall(arguments: JsonObject, ctx: ToolContext) -> str:
+    share: SessionShare = ctx.state
+    try:
+        return recall_text(
+            share.session.entries, arguments["entry"], offset=arguments.get("offset", 0), limit=_PAGE
+        )
+    except AgentError as error:
+        raise ToolError(error.message) from error
+
+
+async def _read_artifact(arguments: JsonObject, ctx: ToolContext) -> str:
+    share: SessionShare = ctx.state
+    try:
+        data = await share.store.get_blob(arguments["artifact"])
+    except AgentError as error:
+        raise ToolError(f"{error.message}; do without it, or make it again") from error
+    text = data.decode("utf-8", "replace")
+    start = arguments.get("offset", 0)
+    page = text[start : start + _PAGE]
+    if not page:
+        raise ToolError(f"the artifact has {len(text)} characters; {start} is past its end")
+    left = len(text) - start - len(page)
+    return f"{page}\n[{left} characters left: read on from offset {start + len(page)}]" if left else page

@@ -1,0 +1,264 @@
+"""The calls of one answer: judged, started in order, answered as they finish."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import AsyncGenerator, Sequence
+
+from turnlog.approvals import approval_digest
+from turnlog.contract import (
+    AgentError,
+    ApprovalDecidedEvent,
+    ApprovalRequested,
+    ApprovalRequestedEvent,
+    ApprovalShown,
+    DecisionShown,
+    ErrorInfo,
+    Message,
+    RunEvent,
+    ToolOutcome,
+    ToolProgressEvent,
+    ToolProgressShown,
+    ToolResultEvent,
+    ToolResults,
+    ToolResultsEntry,
+    ToolResultShown,
+    ToolStarted,
+    ToolStartedEvent,
+    ToolStartedShown,
+    encode,
+    tool_result_part,
+)
+from turnlog.tools import ToolAnswer
+
+from ._abort import RunInterrupted
+from ._decide import AwaitHuman, RunTools
+from ._doors import Answer, Ask, Doors, Finished, Judgement, Later, Progress, Restart, Start
+from ._recorder import Recorder
+from ._state import CallState
+
+
+async def run_tools(record: Recorder, doors: Doors, order: RunTools) -> AsyncGenerator[RunEvent, None]:
+    """Run ``order.calls`` until each is answered or waits for a human."""
+    record.go("tool_running")
+    state = record.state
+    assert state.started is not None
+    width = max(1, state.started.tool_policy.max_parallel)
+    waiting = list(order.calls)
+    judged: dict[str, Judgement] = {}
+    alone = False
+    while True:
+        ready: list[CallState] = []
+        while waiting and not alone:
+            call = waiting[0]
+            judgement = judged.get(call.call.tool_call_id)
+            if judgement is None:
+                judgement = await _judge(doors, record, call)
+                judged[call.call.tool_call_id] = judgement
+            match judgement:
+                case Answer():
+                    _stage_result(record, doors, call, judgement.answer)
+                case Ask():
+                    _stage_request(record, call, judgement)
+                case Later():
+                    del judged[call.call.tool_call_id]
+                    break
+                case Start():
+                    busy = doors.tools.running + len(ready)
+                    if busy >= width or (busy and judgement.alone):
+                        break
+                    alone = judgement.alone
+                    await doors.world.hook("before_tool", call)
+                    _stage_start(record, call)
+                    ready.append(call)
+            waiting.pop(0)
+        if ready:
+            for event in await record.flush():
+                yield event
+            for call in ready:
+                assert call.started is not None
+                doors.tools.start(call, call.started.idempotency_key, call.started.attempt)
+        if not doors.tools.running:
+            if waiting:
+                raise AgentError("ReplayMismatch", f"nothing runs and {waiting[0].call.tool_call_id} waits")
+            return
+        with doors.world.scope:
+            news = await doors.tools.next()
+        match news:
+            case Progress():
+                yield record.event(
+                    ToolProgressEvent,
+                    ToolProgressShown(
+                        tool_call_id=news.call.call.tool_call_id,
+                        tool_name=news.call.call.tool_name,
+                        text=news.text,
+                        data=news.data,
+                    ),
+                )
+            case Restart():
+                waiting.insert(0, news.call)
+                judged[news.call.call.tool_call_id] = Start()
+                alone = False
+            case Finished():
+                alone = False
+                _stage_result(record, doors, news.call, news.answer)
+                await doors.world.hook("after_tool", news.call, news.answer)
+                if doors.tools.running:
+                    # Others still run: this result must not wait for them to be safe.
+                    for event in await record.flush():
+                        yield event
+
+
+async def _judge(doors: Doors, record: Recorder, call: CallState) -> Judgement:
+    if call.started is not None and not (call.decided and call.decided.action != "deny"):
+        return await doors.tools.recover(call)
+    return await doors.tools.judge(call, record.state)
+
+
+def _stage_start(record: Recorder, call: CallState) -> None:
+    arguments = call.arguments
+    again = call.started
+    entry = record.stage(
+        record.session.start_tool(
+            ToolStarted(
+                tool_call_id=call.call.tool_call_id,
+                tool_name=call.call.tool_name,
+                # The key outlives attempts: a tool that passes it on is not charged twice.
+                idempotency_key=again.idempotency_key if again else idempotency_key(record, call),
+                args_digest=args_digest(arguments),
+                attempt=again.attempt + 1 if again else 1,
+                arguments=arguments if arguments != call.call.arguments else None,
+            )
+        )
+    )
+    record.tell(
+        ToolStartedEvent,
+        ToolStartedShown(
+            entry_id=entry.id,
+            tool_call_id=call.call.tool_call_id,
+            tool_name=call.call.tool_name,
+            arguments=arguments,
+        ),
+    )
+
+
+def args_digest(arguments: dict[str, object] | None) -> str:
+    return hashlib.sha256(encode(arguments)).hexdigest()
+
+
+def idempotency_key(record: Recorder, call: CallState) -> str:
+    """The same for every attempt at one call, different for every other call anywhere."""
+    place = f"{record.session_id}\n{call.call.tool_call_id}\n{call.call.tool_name}"
+    return hashlib.sha256(place.encode()).hexdigest()[:32]
+
+
+def _stage_result(record: Recorder, doors: Doors, call: CallState, answer: ToolAnswer) -> None:
+    call_id = call.call.tool_call_id
+    for event in answer.events:
+        record.stage(record.session.append_widget_event(event))
+    closes = len(record.state.open_calls) == 1
+    sections = doors.context.result_sections(call_id, answer, closes=closes)
+    message = Message(
+        run_id="",
+        role="tool",
+        parts=[tool_result_part(call_id, answer.content, is_error=answer.is_error)],
+        timestamp="",
+    )
+    outcome = ToolOutcome(
+        tool_call_id=call_id,
+        tool_name=call.call.tool_name,
+        status=answer.status,
+        elapsed_ms=answer.elapsed_ms,
+        error_code=answer.error_code,
+        sections=sections,
+        authored=True if answer.summary is not None or answer.gist is not None else None,
+        artifact=answer.kept_as,
+    )
+    entry = record.stage(record.session.append_tool_results(ToolResults(message=message, outcomes=[outcome])))
+    assert isinstance(entry, ToolResultsEntry)
+    record.tell(
+        ToolResultEvent,
+        ToolResultShown(
+            entry_id=entry.id,
+            tool_call_id=call_id,
+            tool_name=call.call.tool_name,
+            status=answer.status,
+            message=entry.payload.message,
+        ),
+    )
+
+
+def skip_open_calls(
+    record: Recorder, doors: Doors, error: ErrorInfo, finished: Sequence[Finished] = ()
+) -> None:
+    """Answer every open call: with what it returned where it did, as skipped otherwise."""
+    for done in finished:
+        if not done.call.answered:
+            _stage_result(record, doors, done.call, done.answer)
+    for call in record.state.open_calls:
+        text = "not run" if call.started is None else "stopped while it ran; it may have taken effect"
+        _stage_result(record, doors, call, ToolAnswer.skipped(f"{text}: {error.message}"))
+
+
+# ── humans ──
+
+
+def _stage_request(record: Recorder, call: CallState, ask: Ask) -> None:
+    arguments = call.call.arguments or {}
+    request = ApprovalRequested(
+        tool_call_id=call.call.tool_call_id,
+        tool_name=call.call.tool_name,
+        arguments=arguments,
+        digest=approval_digest(
+            record.session_id, call.call.tool_call_id, call.call.tool_name, arguments, ask.sandbox
+        ),
+        reason=ask.reason,
+        expires_at=ask.expires_at,
+        sandbox=ask.sandbox,
+    )
+    entry = record.stage(record.session.request_approval(request))
+    record.tell(
+        ApprovalRequestedEvent,
+        ApprovalShown(
+            entry_id=entry.id,
+            tool_call_id=request.tool_call_id,
+            tool_name=request.tool_name,
+            arguments=arguments,
+            digest=request.digest,
+            reason=ask.reason,
+        ),
+    )
+
+
+async def await_human(record: Recorder, doors: Doors, order: AwaitHuman) -> AsyncGenerator[RunEvent, None]:
+    """Wait for decisions where somebody is there to give them. Returns undecided to let the run go."""
+    record.go("awaiting_human")
+    for event in await record.flush():
+        yield event
+    with doors.world.scope:
+        decisions = await doors.human.decide(order.calls)
+    for decided in decisions or ():
+        entry = record.stage(record.session.decide_approval(decided))
+        record.tell(
+            ApprovalDecidedEvent,
+            DecisionShown(
+                entry_id=entry.id,
+                tool_call_id=decided.tool_call_id,
+                action=decided.action,
+                decided_by=decided.decided_by,
+            ),
+        )
+        if decided.action == "abort":
+            raise RunInterrupted(AgentError("RunAborted", f"{decided.decided_by} aborted the run"))
+    await _answer_denied(record, doors)
+    if not record.state.awaiting and record.state.open_calls:
+        record.go("tool_running")
+
+
+async def _answer_denied(record: Recorder, doors: Doors) -> None:
+    """A denied call is answered at once: with none left, the run goes straight back to the model."""
+    for call in record.state.open_calls:
+        if call.decided is not None and call.decided.action in ("deny", "expire"):
+            judgement = await doors.tools.judge(call, record.state)
+            if isinstance(judgement, Answer):
+                _stage_result(record, doors, call, judgement.answer)

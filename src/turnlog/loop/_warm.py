@@ -1,0 +1,33 @@
+"""A session with its folds kept, so that a turn costs what is new."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from turnlog.context import Projection
+from turnlog.contract import Entry
+from turnlog.history import Session
+from turnlog.widgets import WidgetHost
+
+from ._state import RunState
+
+
+@dataclass(slots=True)
+class WarmSession:
+    session: Session
+    state: RunState
+    projection: Projection
+    host: WidgetHost
+    broken: bool = False
+
+    def step(self, entry: Entry) -> None:
+        self.state.step(entry)
+        self.projection.step(entry)
+        self.host.step(entry)
+
+    def catch_up(self, known: int = 0) -> None:
+        """Take in what is in the log after the first ``known`` entries, and what is staged."""
+        for entry in self.session.entries[known:]:
+            self.step(entry)
+        for entry in self.session.staged:
+            self.step(entry)

@@ -1,0 +1,6 @@
+"""What a run costs and what it says while it works: prices, structured logs."""
+
+from ._logs import debug_categories, get_logger
+from ._prices import cost_of
+
+__all__ = ["cost_of", "debug_categories", "get_logger"]

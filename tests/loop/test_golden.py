@@ -1,0 +1,71 @@
+"""Each scenario writes its golden file again to the byte, and each file replays as identical."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import msgspec
+import pytest
+
+from loop.scenarios import SESSION, TRACES, Stage
+from turnlog.contract import Entry, ModelOutput, decode, encode
+from turnlog.loop import replay_entries
+from turnlog.testing import check_trace, read_trace
+
+FILES = Path(__file__).parent.parent / "golden" / "traces"
+
+
+def path_of(trace: str) -> Path:
+    return FILES / f"{trace.lower()}_{TRACES[trace][0]}.jsonl"
+
+
+@pytest.mark.parametrize("trace", [pytest.param(name, marks=pytest.mark.spec(name)) for name in TRACES])
+async def test_scenario_writes_its_golden_trace(trace: str) -> None:
+    stage = Stage()
+    await TRACES[trace][1](stage)
+    check_trace(path_of(trace), await stage.store.load(SESSION))
+
+
+@pytest.mark.parametrize(
+    "trace", [pytest.param(name, marks=pytest.mark.spec(name, "H-11")) for name in TRACES]
+)
+async def test_golden_trace_replays_identically(trace: str) -> None:
+    entries = read_trace(path_of(trace))
+    report = await replay_entries(entries, SESSION)
+    assert report.identical, report.difference
+    assert report.entries == len(entries)
+    assert report.contexts == sum(entry.kind == "model_call_started" for entry in entries)
+
+
+@pytest.mark.spec("H-11")
+@pytest.mark.parametrize("trace", list(TRACES))
+async def test_replay_notices_any_changed_entry(trace: str) -> None:
+    """Each entry the loop writes or computes is compared: change one and replay names it or a later one."""
+    entries = read_trace(path_of(trace))
+    for position, entry in enumerate(entries):
+        changed = _changed(entry)
+        if changed is None:
+            continue
+        report = await replay_entries([*entries[:position], changed, *entries[position + 1 :]], SESSION)
+        assert not report.identical, f"a changed {entry.kind} (entry {entry.seq}) went unnoticed"
+        assert report.seq is not None and report.seq >= entry.seq
+        assert report.difference
+
+
+def _changed(entry: Entry) -> Entry | None:
+    """The entry with one computed or shown thing changed; None where all of it is taken from the log."""
+    match entry.kind:
+        case "model_call_started":
+            change = {"context_hash": "0" * 64}
+        case "tool_started":
+            change = {"args_digest": "0" * 64}
+        case "run_ended":
+            change = {"status": "failed" if entry.payload.status == "completed" else "completed"}
+        case "model_output" if isinstance(entry.payload, ModelOutput) and entry.payload.message.tool_calls:
+            change = {"model_call_index": 7}
+        case "approval_requested":
+            change = {"digest": "0" * 64}
+        case _:
+            return None
+    payload = msgspec.structs.replace(entry.payload, **change)
+    return decode(encode(msgspec.structs.replace(entry, payload=payload)), Entry)
