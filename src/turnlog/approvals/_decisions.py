@@ -149,7 +149,7 @@ def arguments_to_run(requested: ApprovalRequested, decided: ApprovalDecided) -> 
 
 def denial_text(requested: ApprovalRequested, decided: ApprovalDecided) -> str:
     """What the model is told of a call that was not let through."""
-    note = f" They said: {decided.note}" if decided.note else ""
+    note = f" They said: “{decided.note}”." if decided.note else ""
     match decided.action:
         case "deny":
             why = f"{decided.decided_by} did not allow this call of {requested.tool_name!r}.{note}"
