@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import AsyncGenerator
-from contextlib import aclosing
 from importlib import import_module
 from importlib.util import find_spec
 from typing import Any, ClassVar, NamedTuple, cast
@@ -107,9 +106,14 @@ class LocalModel(Model):
         )
         answer = cast("AsyncGenerator[Chunk, None]", adapter._stream(inner))
         chunks = as_call(answer, forced, names) if forced else answer
-        async with aclosing(answer), aclosing(chunks):
+        try:
             async for chunk in chunks:
                 yield chunk
+        finally:
+            for source in (chunks, answer):
+                # A loop that is shut down closes all generators at once: then another is at it already.
+                if not getattr(source, "ag_running", False):
+                    await source.aclose()
 
     def _adapter(self, protocol: str) -> Model:
         adapter = self._adapters.get(protocol)

@@ -128,7 +128,7 @@ def _checked(path: Path) -> Path:
     with path.open("rb") as file:
         start = file.read(4)
     if start != b"GGUF":
-        raise WeightsMissing(
+        raise WeightsUnknown(
             f"{path} starts with {start!r}, not with b'GGUF': it is not a .gguf file of weights"
         )
     return path.resolve()
