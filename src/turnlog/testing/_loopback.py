@@ -105,6 +105,7 @@ class Loopback:
         self._tasks: set[asyncio.Task[None]] = set()
         self._idle = asyncio.Event()
         self._idle.set()
+        self._asked = asyncio.Event()
 
     @property
     def url(self) -> str:
@@ -120,6 +121,13 @@ class Loopback:
         """Wait until the client has closed every connection; ``TimeoutError`` when it does not."""
         async with asyncio.timeout(within):
             await self._idle.wait()
+
+    async def next_request(self, within: float = 5.0) -> LoopbackRequest:
+        """Wait until another request has come; ``TimeoutError`` when none does."""
+        self._asked.clear()
+        async with asyncio.timeout(within):
+            await self._asked.wait()
+        return self.requests[-1]
 
     async def __aenter__(self) -> Loopback:
         self._server = await asyncio.start_server(self._serve, "127.0.0.1", 0)
@@ -144,6 +152,7 @@ class Loopback:
         try:
             while (request := await _read_request(reader)) is not None:
                 self.requests.append(request)
+                self._asked.set()
                 answer = self.answers[min(self._played, len(self.answers) - 1)]
                 self._played += 1
                 if not await _play(answer, reader, writer):

@@ -5,7 +5,7 @@ request with its answer. ``SSEReader`` and ``JSONStreamReader`` work on bytes al
 """
 
 from ._config import HttpModelConfig, check_url, find_key, find_url, is_loopback
-from ._debug import debug_is_on, log_request, log_response
+from ._debug import debug_is_on, log_request, log_response, raw_event
 from ._exchange import Exchange, explain_transport
 from ._json_stream import JSONStreamReader
 from ._model import HttpModel
@@ -28,4 +28,5 @@ __all__ = [
     "is_loopback",
     "log_request",
     "log_response",
+    "raw_event",
 ]

@@ -6,7 +6,9 @@ import logging
 import os
 from collections.abc import Mapping
 
-from turnlog.contract import MASK, scrub
+import msgspec
+
+from turnlog.contract import MASK, JsonObject, scrub
 
 _log = logging.getLogger("turnlog.provider")
 _SHOWN_HEADERS = frozenset(
@@ -18,6 +20,15 @@ _BODY_LIMIT = 20_000
 def debug_is_on() -> bool:
     switched = os.environ.get("TURNLOG_DEBUG")
     return bool(switched) and bool({"provider", "all", "*"} & {word.strip() for word in switched.split(",")})
+
+
+def raw_event(name: str, data: bytes) -> JsonObject:
+    """An event as it came, for ``include_raw``."""
+    try:
+        shown: object = msgspec.json.decode(data)
+    except (msgspec.DecodeError, UnicodeDecodeError):
+        shown = data.decode("utf-8", "replace")
+    return {"event": name, "data": shown} if name else {"data": shown}
 
 
 def log_request(url: str, headers: Mapping[str, str], body: bytes) -> None:

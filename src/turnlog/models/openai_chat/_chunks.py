@@ -6,6 +6,7 @@ says, the chunk is read again without types and what fits is taken.
 
 from __future__ import annotations
 
+import json
 from typing import Any, cast
 
 import msgspec
@@ -73,10 +74,8 @@ def decode_chunk(data: bytes) -> Completion:
     """``ModelProtocolError`` for what is no JSON object: a cut stream, or no such stream at all."""
     try:
         return _decode(data)
-    except msgspec.ValidationError:
+    except (msgspec.DecodeError, UnicodeDecodeError):
         return _decode_loosely(data)
-    except (msgspec.DecodeError, UnicodeDecodeError) as error:
-        raise not_json(data, error) from error
 
 
 def not_json(data: bytes, error: Exception) -> AgentError:
@@ -91,8 +90,8 @@ def not_json(data: bytes, error: Exception) -> AgentError:
 
 def _decode_loosely(data: bytes) -> Completion:
     try:
-        found: object = msgspec.json.decode(data)
-    except (msgspec.DecodeError, UnicodeDecodeError) as error:
+        found: object = json.loads(data)  # takes a character that was cut in two, which msgspec does not
+    except (ValueError, RecursionError) as error:
         raise not_json(data, error) from error
     if not isinstance(found, dict):
         return Completion(error=found)

@@ -10,7 +10,7 @@ from turnlog.contract import Chunk, ModelInvocationDescriptor, StreamStart
 
 from .._config import ModelConfig, ModelInfo, ModelRequest
 from .._history import ToolNames
-from .._http import HttpModel, HttpModelConfig
+from .._http import HttpModel, HttpModelConfig, raw_event
 from ._config import OpenAIChatConfig
 from ._messages import FAMILY, Form
 from ._quirks import Quirks, quirks_of
@@ -93,7 +93,9 @@ class OpenAIChatModel(HttpModel):
         ) as exchange:
             yield StreamStart(model_id=config.model_id, request_id=exchange.request_id)
             async for events in exchange.sse():
-                for _, data in events:
+                for name, data in events:
+                    if request.raw is not None:
+                        request.raw.append(raw_event(name, data))
                     for chunk in reader.push(data):
                         yield chunk
                 if reader.done:
