@@ -105,14 +105,14 @@ def test_any_change_is_another_digest(changed: dict[str, Any]) -> None:
 def test_the_digest_is_frozen_and_blind_to_the_order_of_keys() -> None:
     found = approval_digest("s", "c", "t", {"a": 1, "b": {"x": [1, "é"], "y": None}}, "workspace")
     assert found == approval_digest("s", "c", "t", {"b": {"y": None, "x": [1, "é"]}, "a": 1}, "workspace")
-    assert found == "PLACEHOLDER"
+    assert found == "363f2ee61e0a287f0607a807bd24363d0421754a0ccc627882898264ee9817de"
     # Moving a boundary between two fields must not give the same bytes.
     assert approval_digest("s", "ct", "x", {}) != approval_digest("sc", "t", "x", {})
 
 
 json_values = st.recursive(
-    st.none() | st.booleans() | st.integers(-(2**53), 2**53) | st.floats(allow_nan=False, allow_infinity=False)
-    | st.text(max_size=5),
+    st.none() | st.booleans() | st.integers(-(2**53), 2**53) | st.text(max_size=5)
+    | st.floats(allow_nan=False, allow_infinity=False),
     lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=4), inner, max_size=3),
     max_leaves=6,
 )  # fmt: skip
@@ -121,9 +121,8 @@ json_values = st.recursive(
 @pytest.mark.spec("A-3")
 @given(st.dictionaries(st.text(max_size=4), json_values, max_size=4))
 def test_the_digest_survives_the_log(arguments: dict[str, Any]) -> None:
-    request = make_request(
-        "s", ToolCallRequest(tool_name="t", tool_call_id="c", raw_arguments="", arguments=arguments)
-    )
+    asked = ToolCallRequest(tool_name="t", tool_call_id="c", raw_arguments="", arguments=arguments)
+    request = make_request("s", asked)
     back = decode(encode(request), ApprovalRequested)
     assert approval_digest("s", "c", "t", back.arguments) == request.digest
     check_decision(back, decision(request=back), session_id="s")
@@ -203,7 +202,7 @@ def test_what_a_decision_lets_run() -> None:
 
 def test_words_for_the_model() -> None:
     assert denial_text(REQUEST, decision("deny", note="wrong folder")) == (
-        "eve did not allow this call of 'delete'. They said: wrong folder It was not run. "
+        "eve did not allow this call of 'delete'. They said: “wrong folder”. It was not run. "
         "Do not call it again unchanged: take another way, or ask."
     )
     assert "ended the run" in denial_text(REQUEST, decision("abort"))

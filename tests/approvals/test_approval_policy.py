@@ -110,7 +110,8 @@ POLICIES: dict[str, Any] = {
     ("policy", "required", "by_default", "action"),
     [
         ("none", False, PLAIN, "approve"), ("none", True, PLAIN, "ask"), ("none", False, STRICT, "ask"),
-        ("approve", False, PLAIN, "approve"), ("approve", True, PLAIN, "ask"), ("approve", False, STRICT, "ask"),
+        ("approve", False, PLAIN, "approve"), ("approve", True, PLAIN, "ask"),
+        ("approve", False, STRICT, "ask"),
         ("ask", False, PLAIN, "ask"), ("ask", True, STRICT, "ask"),
         ("deny", False, PLAIN, "deny"), ("deny", True, STRICT, "deny"),
         ("override", True, STRICT, "approve"), ("final rule", True, STRICT, "approve"),
