@@ -162,6 +162,14 @@ def test_methods_callables_and_partials() -> None:
 
     assert "take it from an instance" in refuse(Counter.decorated)
 
+    class Kit:
+        held = inside
+        made = tool(functools.partial(counter.plain), name="made")
+
+    assert (Kit().held, Kit().made) == (inside, Kit.made), "no methods: tools that a class keeps"
+    assert tool(inside) is inside
+    assert tool(inside, name="again").name == "again"
+
 
 @pytest.mark.spec("T-1")
 def test_signatures_no_model_could_call_are_refused_by_name() -> None:

@@ -197,6 +197,34 @@ async def test_what_a_tool_says_when_it_is_stopped_is_told() -> None:
     assert answers[2].text.endswith("Output until then:\nline 1\nline 2\n")
 
 
+@pytest.mark.parametrize("kind", ["deaf", "dirty"])
+async def test_streams_that_do_not_end_are_torn_down_too(kind: str) -> None:
+    @tool(timeout=1)
+    async def deaf() -> AsyncIterator[str]:
+        yield "some"
+        while True:
+            with contextlib.suppress(asyncio.CancelledError):
+                await asyncio.Event().wait()
+
+    @tool(timeout=1)
+    async def dirty() -> AsyncIterator[str]:
+        yield "some"
+        try:
+            await asyncio.Event().wait()
+        finally:
+            await asyncio.Event().wait()
+
+    rig = Rig(deaf, dirty, cancel_grace=1)
+    running = rig.start(kind)
+    await rig.clock.advance(2)
+    answer = await running
+    assert answer.error_code == "ToolTimeout"
+    assert answer.text.endswith("Output until then:\nsome")
+    assert rig.executor.abandoned == 0
+    gc.collect()
+    await rig.clock.settle()
+
+
 # ── stopping ──
 
 

@@ -244,6 +244,8 @@ async def test_secrets_are_scrubbed_everywhere() -> None:
         ToolAnswer(status="success", content="sk-canary-results-1", summary="sk-canary-results-1"),
         b"sk-canary-results-1",
         "sk-canary-results-1" * 10_000,
+        b"\xff\x00sk-canary-results-1\xfe",
+        ToolResult("x", artifact=b"\xffsk-canary-results-1"),
     ]
     for value in values:
         answer = await result_of(value)

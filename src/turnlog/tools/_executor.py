@@ -71,11 +71,12 @@ class ToolExecutor:
 
     def cancel(self, tool_call_id: str, reason: str = "the run was aborted") -> bool:
         """Stop a call: its ``execute`` returns within the grace time, with a ``ToolCancelled`` answer, or
-        with the tool's own if it finished all the same. False when no such call is under way."""
-        signals = self._signals.get(tool_call_id, set())
+        with the tool's own if it finished all the same. False when no such call is under way. May be called
+        from any thread."""
+        signals = tuple(self._signals.get(tool_call_id, ()))
         for signal in signals:
-            if not signal.done():
-                signal.set_result(reason)
+            with contextlib.suppress(RuntimeError):  # its loop is closed, and the call with it
+                signal.get_loop().call_soon_threadsafe(_set, signal, reason)
         return bool(signals)
 
     def validate(self, call: ToolCallRequest) -> ToolAnswer | JsonObject:
@@ -280,6 +281,11 @@ class ToolExecutor:
             signals.discard(signal)
             if not signals and self._signals.get(call_id) is signals:
                 del self._signals[call_id]
+
+
+def _set(signal: asyncio.Future[str], reason: str) -> None:
+    if not signal.done():
+        signal.set_result(reason)
 
 
 def _recording(ask: Reconcile, replies: list[Any]) -> Callable[[JsonObject, ToolContext], Any]:

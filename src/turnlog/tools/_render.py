@@ -12,7 +12,7 @@ import msgspec
 from turnlog.contract import FileRefPart, Image, ImagePart, JsonObject, TextPart, text_part
 
 from ._answer import Content, ResultPart, ToolAnswer, ToolResult
-from ._text import Unserialisable, clean, clean_json
+from ._text import Unserialisable, clean, clean_bytes, clean_json
 
 NO_OUTPUT = "(no output)"
 IMAGE_LIMIT = 20_000_000
@@ -37,13 +37,13 @@ def render(value: object, limit: int) -> ToolAnswer:
     if isinstance(value, ToolAnswer):  # made by the author: still cut and scrubbed like any other
         content, artifact = _content(value.content, limit)
         summary, gist = _grain(value.summary), _grain(value.gist)
-        artifact = value.artifact if artifact is None else artifact
+        artifact = _whole(value.artifact) if artifact is None else artifact
         return replace(value, content=content, artifact=artifact, summary=summary, gist=gist)
     if isinstance(value, ToolResult):
         answer = render(value.live, limit)
         answer = replace(answer, summary=_grain(value.summary), gist=_grain(value.gist))
         if value.artifact is not None:
-            answer = replace(answer, artifact=value.artifact)
+            answer = replace(answer, artifact=_whole(value.artifact))
         if value.is_error:
             answer = replace(answer, status="failed", error_code="ToolExecutionError")
         return answer
@@ -53,6 +53,10 @@ def render(value: object, limit: int) -> ToolAnswer:
 
 def _grain(text: str | None) -> str | None:
     return None if text is None else clean(str(text))[:_GRAIN_LIMIT]
+
+
+def _whole(data: bytes | None) -> bytes | None:
+    return None if data is None else clean_bytes(data)
 
 
 def _content(value: object, limit: int) -> tuple[Content, bytes | None]:
@@ -111,7 +115,7 @@ def _bytes(data: bytes, limit: int) -> tuple[Content, bytes | None]:
     try:
         return _text(data.decode(), limit)
     except UnicodeDecodeError:
-        return f"({len(data):,} bytes of binary data)", data
+        return f"({len(data):,} bytes of binary data)", clean_bytes(data)
 
 
 def _has_parts(items: list[object]) -> bool:

@@ -57,7 +57,7 @@ def is_method(function: Callable[..., Any]) -> bool:
         return False
     names = function.__qualname__.rsplit("<locals>.", 1)[-1].split(".")
     first = next(iter(inspect.signature(function).parameters.values()), None)
-    return len(names) > 1 and first is not None and first.annotation is first.empty and first.name == "self"
+    return len(names) > 1 and first is not None and first.name == "self"
 
 
 def _written(function: Any) -> Any:

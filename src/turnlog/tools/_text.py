@@ -39,6 +39,13 @@ def clean(text: str) -> str:
     return scrub(text)
 
 
+def clean_bytes(data: bytes) -> bytes:
+    """``data`` without secrets. Latin-1 maps every byte to a character and back, so the rest is unchanged."""
+    text = data.decode("latin-1")
+    found = scrub(text)
+    return data if found is text else found.encode("latin-1")
+
+
 def clean_json(value: object) -> Any:
     """``value`` as plain JSON data; raises :class:`Unserialisable`."""
     return _plain(value, "result", 0)

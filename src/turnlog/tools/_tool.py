@@ -165,8 +165,9 @@ class Tool:
         self._attribute = name
 
     def __get__(self, instance: object, owner: type | None = None) -> Tool:
-        """``@tool`` inside a class: through an instance it is a tool of that instance, and stays the same."""
-        if instance is None:
+        """A method declared with ``@tool``, taken from an instance, is a tool of that instance and stays the
+        same one. Any other tool kept as a class attribute is itself."""
+        if instance is None or not self._unbound:
             return self
         bound = Tool(
             self.function.__get__(instance, owner),
@@ -357,7 +358,15 @@ def _check_options(name: str, options: ToolOptions) -> None:
 
 
 @overload
-def tool(function: Callable[..., Any], /) -> Tool: ...
+def tool(
+    function: Callable[..., Any],
+    /,
+    *,
+    name: str | None = None,
+    description: str | None = None,
+    annotations: Mapping[str, Any] | None = None,
+    **options: Any,
+) -> Tool: ...
 
 
 @overload
@@ -409,4 +418,12 @@ def tool(
 
     if function is None:
         return make
-    return function if isinstance(function, Tool) else make(function)
+    if (
+        isinstance(function, Tool)
+        and name is None
+        and description is None
+        and not annotations
+        and not options
+    ):
+        return function
+    return make(function)
