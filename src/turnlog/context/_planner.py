@@ -42,7 +42,7 @@ class FoldPlanner:
         self.projection = projection
         self.options = projection.options
         self.target = target
-        self.units: list[Unit] = list(projection.units)
+        self.units: list[Unit] = projection.units
         self._items: dict[tuple[str, str | None], FoldItem] = {}
         self._segments: list[FoldSegment] = []
         self._replaced: list[str] = []
@@ -67,12 +67,14 @@ class FoldPlanner:
         due = self._due(reason, before, threshold, cold=cold, turn_end=turn_end)
         if due is None or (not self.options.fold and due != "overflow"):
             return None
+        overflow_step = max(overflow_step, 1) if due == "overflow" else 0
         if overflow_step > MAX_OVERFLOW_STEPS:
             raise AgentError(
                 "ContextOverflow",
                 f"the prompt still does not fit after {MAX_OVERFLOW_STEPS} folds (about {before} tokens); "
                 "set context.window to the model's real window, or start a new session",
             )
+        self.units = list(self.units)  # only now: a plan that is not due costs nothing
         self._work(self._aim(due, before, threshold, overflow_step))
         return self._finish(due, before, overflow_step)
 
@@ -128,6 +130,7 @@ class FoldPlanner:
     # ── what ──
 
     def _work(self, aim: Aim) -> None:
+        before = self.weight()
         self._use_recap(aim)
         self._shed(aim)
         if self.weight() > aim.target:
@@ -135,6 +138,8 @@ class FoldPlanner:
         self._merge(aim)
         if self.weight() > aim.ceiling:
             self._shrink_largest(aim)
+        if aim.reason == "overflow" and self.weight() >= before:
+            self._digest(aim._replace(tail=0))
 
     def weight(self) -> int:
         total = sum(unit_weight(unit, self.options) for unit in self.units)
@@ -144,18 +149,27 @@ class FoldPlanner:
         return can_cut(self.units, position)
 
     def kept_from(self, tail: int) -> int:
-        """Where the tail that stays as it is begins: never inside a pair, never behind what is owed."""
+        """Where the tail that stays as it is begins: never inside a pair, never behind what is owed, and,
+        while there is a tail at all, never behind what no call has seen yet."""
         position, weight = len(self.units), 0
         while position > 0:
             weight += unit_weight(self.units[position - 1], self.options)
             if weight > tail:
                 break
             position -= 1
+        if tail:
+            position = min(position, self._last_output())
         owed = next((at for at in range(len(self.units)) if not is_settled(self.units, at)), len(self.units))
         position = min(position, owed)
         while position > 0 and not self.can_cut(position):
             position -= 1
         return position
+
+    def _last_output(self) -> int:
+        for position in range(len(self.units) - 1, -1, -1):
+            if type(self.units[position]) is OutputUnit:
+                return position
+        return len(self.units)
 
     def _use_recap(self, aim: Aim) -> None:
         """A summary that a model wrote in the meantime takes the place of what it covers."""

@@ -25,7 +25,6 @@ from turnlog.contract import (
     RetryPolicy,
     Store,
     StreamError,
-    ToolResultPart,
     scrub,
 )
 from turnlog.history import attach_images
@@ -37,7 +36,7 @@ from ._decide import plan_retry
 from ._doors import Collector, HookPoint, ModelCall, Outcome
 from ._hooks import Hooks
 from ._model_phase import empty_output
-from ._state import CallState
+from ._state import CallState, may_hold_images
 
 ApprovalHandler: TypeAlias = Callable[
     [ApprovalRequested], "ApprovalDecided | str | Awaitable[ApprovalDecided | str | None] | None"
@@ -57,7 +56,9 @@ class LiveModel:
 
     async def open(self, call: ModelCall) -> tuple[AsyncGenerator[MessageDelta, None], Collector]:
         started = call.state.started
-        messages = await self._with_images(call.context.messages)
+        messages: Sequence[Message] = call.context.messages
+        if call.state.has_images:
+            messages = await self._with_images(messages)
         deltas = self._model.stream(
             messages,
             call.context.tool_specs,
@@ -71,10 +72,8 @@ class LiveModel:
 
     async def _with_images(self, messages: Sequence[Message]) -> Sequence[Message]:
         """The log names image bytes; a model needs them."""
-        if not any(_may_hold_images(message) for message in messages):
-            return messages
         return [
-            await attach_images(self._store, message) if _may_hold_images(message) else message
+            await attach_images(self._store, message) if may_hold_images(message) else message
             for message in messages
         ]
 
@@ -83,13 +82,6 @@ class LiveModel:
 
     async def wait(self, milliseconds: int) -> None:
         await self._clock.sleep(milliseconds / 1000)
-
-
-def _may_hold_images(message: Message) -> bool:
-    return message.role in ("user", "tool") and any(
-        part.kind == "image" or (isinstance(part, ToolResultPart) and isinstance(part.payload.content, list))
-        for part in message.parts
-    )
 
 
 def _choice(call: ModelCall) -> Any:

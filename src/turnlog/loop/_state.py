@@ -21,6 +21,8 @@ from turnlog.contract import (
     DeltaBatchEntry,
     Entry,
     FoldEntry,
+    ImagePart,
+    Message,
     ModelCallFailed,
     ModelCallFailedEntry,
     ModelCallStarted,
@@ -41,6 +43,7 @@ from turnlog.contract import (
     SystemPromptEntry,
     TokenUsage,
     ToolCall,
+    ToolResultPart,
     ToolResultsEntry,
     ToolsChangeEntry,
     ToolSpec,
@@ -101,6 +104,7 @@ class RunState:
     has_header: bool = False
     has_folds: bool = False
     has_artifacts: bool = False
+    has_images: bool = False
     last_answer_at: str | None = None
 
     @property
@@ -137,6 +141,7 @@ class RunState:
                 self.open_call = None
             case ModelInputEntry():
                 self.input_pending = True
+                self._note_images(entry.payload.message)
             case ModelCallStartedEntry():
                 self._call_started(entry.payload)
             case ModelCallFailedEntry():
@@ -146,6 +151,7 @@ class RunState:
             case ToolStartedEntry():
                 self._tool_started(entry.payload)
             case ToolResultsEntry():
+                self._note_images(entry.payload.message)
                 for outcome in entry.payload.outcomes:
                     self.has_artifacts = self.has_artifacts or outcome.artifact is not None
                     if call := self.calls.get(outcome.tool_call_id):
@@ -179,6 +185,9 @@ class RunState:
                 | WidgetEventEntry()
             ):
                 pass
+
+    def _note_images(self, message: Message) -> None:
+        self.has_images = self.has_images or may_hold_images(message)
 
     def _begin(self, entry: RunStartedEntry) -> None:
         self.run_id = entry.run_id
@@ -233,6 +242,14 @@ class RunState:
             if call.started is None:
                 self.calls_started += 1
             call.started = started
+
+
+def may_hold_images(message: Message) -> bool:
+    return any(
+        isinstance(part, ImagePart)
+        or (isinstance(part, ToolResultPart) and isinstance(part.payload.content, list))
+        for part in message.parts
+    )
 
 
 def usage_of(entry: ModelOutputEntry) -> TokenUsage | None:
