@@ -6,10 +6,11 @@ Nothing heavy is loaded before a tool's schema is first needed.
 from ._answer import Content, ResultPart, ToolAnswer, ToolError, ToolResult
 from ._context import ProgressSink, ToolContext
 from ._executor import ToolExecutor
+from ._options import NOT_RUN, Reconcile, ToolDefinition, ToolOptions
 from ._output import CheckedOutput, output_schema, validate_output
 from ._registry import ToolLike, ToolRegistry, as_tool
 from ._render import ImageContent
-from ._tool import NOT_RUN, Reconcile, Tool, ToolDefinition, ToolOptions, tool
+from ._tool import Tool, tool
 
 __all__ = [
     "CheckedOutput",

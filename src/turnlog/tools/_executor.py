@@ -16,12 +16,13 @@ from turnlog.system import SystemClock
 from ._answer import ToolAnswer, ToolError, failure, in_words
 from ._body import Body, race
 from ._context import ToolContext, no_runtime
+from ._options import DEFAULT_TIMEOUT, NOT_RUN, Reconcile, ToolOptions
 from ._registry import ToolRegistry
 from ._render import cut
 from ._signature import is_async
 from ._text import clean
 from ._threads import Threads
-from ._tool import DEFAULT_TIMEOUT, NOT_RUN, Bound, Reconcile, Tool, ToolOptions, invalid_text
+from ._tool import Bound, Tool, invalid_text
 
 _BASE_DELAY = 0.5
 _MAX_DELAY = 10.0

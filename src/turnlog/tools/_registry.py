@@ -7,7 +7,8 @@ from typing import Any, TypeAlias, cast
 
 from turnlog.contract import AgentError, ToolPolicy, ToolSpec
 
-from ._tool import Tool, ToolDefinition, tool
+from ._options import ToolDefinition
+from ._tool import Tool, tool
 
 ToolLike: TypeAlias = Tool | ToolDefinition | Callable[..., Any]
 
