@@ -6,6 +6,9 @@ import json
 from collections.abc import Sequence
 from typing import Any
 
+from anthropic.types.message_create_params import MessageCreateParamsStreaming
+from pydantic import BaseModel, TypeAdapter
+
 from turnlog.assembly import MessageAssembler
 from turnlog.contract import (
     DoneDelta,
@@ -165,3 +168,40 @@ def thought(words: str, **data: Any) -> MessagePart:
 def results(*given: ToolResultPart | tuple[str, Any]) -> Message:
     parts = [one if isinstance(one, ToolResultPart) else tool_result_part(*one) for one in given]
     return Message(run_id="r", role="tool", parts=list(parts), timestamp="t")
+
+
+# ── requests ──
+
+OFFICIAL: TypeAdapter[Any] = TypeAdapter(MessageCreateParamsStreaming)
+
+
+def check_official(body: dict[str, Any]) -> None:
+    """``body`` fits the official client's types, and has no field that they lack."""
+    known = {name: value for name, value in body.items() if name not in ("temperature", "top_p", "top_k")}
+    assert _drawn(OFFICIAL.validate_python(known)) == known
+
+
+def _drawn(value: Any) -> Any:
+    """Lists are checked as they are drawn; blocks of an answer are taken as they are."""
+    if isinstance(value, BaseModel):
+        return value.model_dump(exclude_unset=True)
+    if isinstance(value, dict):
+        return {key: _drawn(item) for key, item in value.items()}
+    if isinstance(value, str | int | float | bool | None):
+        return value
+    return [_drawn(item) for item in value]
+
+
+def unmarked(value: Any) -> Any:
+    if isinstance(value, dict):
+        return {key: unmarked(item) for key, item in value.items() if key != "cache_control"}
+    return [unmarked(item) for item in value] if isinstance(value, list) else value
+
+
+def marks(body: dict[str, Any]) -> list[str]:
+    """Where marks stand: ``tools``, ``system``, or the number of the block among all of them."""
+    found = [
+        name for name in ("tools", "system") if any("cache_control" in block for block in body.get(name, ()))
+    ]
+    blocks = [block for turn in body["messages"] for block in turn["content"]]
+    return found + [str(at) for at, block in enumerate(blocks) if "cache_control" in block]

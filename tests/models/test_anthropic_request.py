@@ -7,28 +7,24 @@ from itertools import pairwise
 from typing import Any
 
 import pytest
-from anthropic.types.message_create_params import MessageCreateParamsStreaming
 from hypothesis import given
 from hypothesis import strategies as st
-from pydantic import BaseModel, TypeAdapter
 
 from models.anthropic_wire import (
     HELLO,
     WEATHER,
     anthropic,
     ask,
-    begin,
     calls,
-    end,
+    check_official,
+    marks,
     results,
     says,
-    sse,
-    text,
     thought,
+    unmarked,
 )
 from turnlog.contract import (
     AgentError,
-    DoneDelta,
     FileRef,
     FileRefPart,
     Image,
@@ -43,37 +39,13 @@ from turnlog.contract import (
     tool_result_part,
     user_message,
 )
-from turnlog.models import CacheConfig, ModelRequest
+from turnlog.models import ModelRequest
 from turnlog.models._fold_cache import FoldCache
 from turnlog.models.anthropic import AnthropicConfig, AnthropicModel
 from turnlog.models.anthropic._request import build_body
 from turnlog.testing import Loopback, LoopbackAnswer
 
 PNG = "iVBORw0KGgo="
-OFFICIAL: TypeAdapter[Any] = TypeAdapter(MessageCreateParamsStreaming)
-
-
-def check_official(body: dict[str, Any]) -> None:
-    """``body`` fits the official client's types, and has no field that they lack."""
-    known = {name: value for name, value in body.items() if name not in ("temperature", "top_p", "top_k")}
-    assert _drawn(OFFICIAL.validate_python(known)) == known
-
-
-def _drawn(value: Any) -> Any:
-    """Lists are checked as they are drawn; blocks of an answer are taken as they are."""
-    if isinstance(value, BaseModel):
-        return value.model_dump(exclude_unset=True)
-    if isinstance(value, dict):
-        return {key: _drawn(item) for key, item in value.items()}
-    if isinstance(value, str | int | float | bool | None):
-        return value
-    return [_drawn(item) for item in value]
-
-
-def unmarked(value: Any) -> Any:
-    if isinstance(value, dict):
-        return {key: unmarked(item) for key, item in value.items() if key != "cache_control"}
-    return [unmarked(item) for item in value] if isinstance(value, list) else value
 
 
 async def turns_of(messages: list[Message], **kw: Any) -> list[tuple[str, list[Any]]]:
@@ -430,60 +402,6 @@ async def test_a_budget_is_left_out_in_work_that_began_without_thinking() -> Non
     assert "thinking" in await ask(foreign, config={"thinking": "adaptive"})
 
 
-# ── cache marks ──
-
-
-def marks(body: dict[str, Any]) -> list[str]:
-    """Where marks stand: ``tools``, ``system``, or the number of the block among all of them."""
-    found = [
-        name for name in ("tools", "system") if any("cache_control" in block for block in body.get(name, ()))
-    ]
-    blocks = [block for turn in body["messages"] for block in turn["content"]]
-    return found + [str(at) for at, block in enumerate(blocks) if "cache_control" in block]
-
-
-def rounds(count: int) -> list[Message]:
-    history = list(HELLO)
-    for number in range(count):
-        history += [says(calls(f"c{number}")), results((f"c{number}", "ok"))]
-    return history
-
-
-@pytest.mark.spec("P-7")
-async def test_marks_stand_where_a_later_call_finds_them() -> None:
-    for count in range(40):
-        body = await ask(rounds(count), [WEATHER], "Be brief.")
-        places = marks(body)
-        total = 2 * count + 1
-        assert len(places) <= 4
-        assert "system" in places
-        assert places[-1] == str(total - 1)
-        if count:  # the last block of the call before this one
-            assert str(total - 3) in places
-        anchors = list(range(14, total - 3, 15))
-        assert (str(anchors[-1]) in places) if anchors else ("tools" in places)
-    check_official(body)
-
-
-async def test_marks_never_stand_on_thinking() -> None:
-    answer = says(thought("t", signature="s"), calls("c1"))
-    body = await ask([*HELLO, answer, results(("c1", "x"))])
-    assert marks(body) == ["tools", "0", "3"]
-    paused = says("a", thought("t", signature="s"))
-    assert marks(await ask([*HELLO, paused])) == ["0", "3"]
-
-
-async def test_marks_can_be_changed_and_switched_off() -> None:
-    hour = await ask(HELLO, config={"cache_config": CacheConfig(ttl="1h")})
-    check_official(hour)
-    assert hour["messages"][0]["content"][0]["cache_control"] == {"type": "ephemeral", "ttl": "1h"}
-    assert marks(await ask(HELLO, system="s", config={"cache_config": CacheConfig(strategy="off")})) == []
-    assert marks(await ask(HELLO, cache_control={"type": "ephemeral"})) == []
-    tools = [{"type": "web_search_20250305", "name": "web_search"}, {"name": "late", "defer_loading": True}]
-    body = await ask(HELLO, config={"server_tools": tools})
-    assert ["cache_control" in tool for tool in body["tools"]] == [True, False]
-
-
 # ── the wire only grows ──
 
 MESSAGES = st.sampled_from(
@@ -546,74 +464,3 @@ def test_kept_bytes_are_bounded() -> None:
     assert cache.size == 0
     built(HELLO, cache)
     assert 0 < cache.size <= 1000
-
-
-# ── addresses and keys ──
-
-
-@pytest.mark.parametrize(
-    ("suffix", "path"),
-    [
-        ("", "/v1/messages"),
-        ("/v1", "/v1/messages"),
-        ("/anthropic/", "/anthropic/v1/messages"),
-        ("/x/v1/messages", "/x/v1/messages"),
-    ],
-)
-async def test_addresses(suffix: str, path: str) -> None:
-    async with Loopback(LoopbackAnswer.sse(b"")) as server:
-        model = AnthropicModel("m", base_url=server.url + suffix, api_key="key-123456", betas=["b1", "b2"])
-        _ = [delta async for delta in model.stream(HELLO)]
-        await model.close()
-    request = server.requests[0]
-    assert request.path == path
-    assert request.headers["x-api-key"] == "key-123456"
-    assert request.headers["anthropic-version"] == "2023-06-01"
-    assert request.headers["anthropic-beta"] == "b1,b2"
-    assert "authorization" not in request.headers
-
-
-async def test_vertex() -> None:
-    async with Loopback(LoopbackAnswer.sse(b"")) as server:
-        base = f"{server.url}/v1/projects/p/locations/l"
-        model = AnthropicModel(
-            "claude-opus-4-1@20250805", base_url=base, api_key="token-1234", platform="vertex"
-        )
-        _ = [delta async for delta in model.stream(HELLO)]
-        await model.close()
-    request = server.requests[0]
-    assert request.path.endswith("/publishers/anthropic/models/claude-opus-4-1@20250805:streamRawPredict")
-    assert request.headers["authorization"] == "Bearer token-1234"
-    assert request.json["anthropic_version"] == "vertex-2023-10-16"
-    assert "model" not in request.json
-
-
-async def test_a_token_of_the_environment_is_a_bearer_token(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.delenv("ANTHROPIC_API_KEY", raising=False)
-    monkeypatch.setenv("ANTHROPIC_AUTH_TOKEN", "token-of-the-environment")
-    async with Loopback(LoopbackAnswer.sse(b"")) as server:
-        monkeypatch.setenv("ANTHROPIC_BASE_URL", server.url)
-        model = AnthropicModel("claude-sonnet-4-5")
-        _ = [delta async for delta in model.stream(HELLO)]
-        await model.close()
-    assert server.requests[0].headers["authorization"] == "Bearer token-of-the-environment"
-
-
-async def test_no_key_says_which_variable(monkeypatch: pytest.MonkeyPatch) -> None:
-    for name in ("ANTHROPIC_API_KEY", "ANTHROPIC_AUTH_TOKEN", "ANTHROPIC_BASE_URL"):
-        monkeypatch.delenv(name, raising=False)
-    deltas = [delta async for delta in AnthropicModel("claude-sonnet-4-5").stream(HELLO)]
-    error = deltas[-1].payload
-    assert error.error_code == "ModelAuthError"  # type: ignore[union-attr]
-    assert "ANTHROPIC_API_KEY" in error.message  # type: ignore[union-attr]
-
-
-async def test_a_connection_is_used_again() -> None:
-    answer = LoopbackAnswer.sse(sse(begin(), *text(0, "ok"), *end("end_turn")))
-    async with Loopback(answer) as server:
-        model = anthropic(server)
-        for _ in range(3):
-            deltas = [delta async for delta in model.stream(HELLO)]
-            assert isinstance(deltas[-1], DoneDelta)
-        assert server.connections == 1
-        await model.close()
