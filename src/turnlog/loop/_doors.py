@@ -169,6 +169,10 @@ class WorldDoor(Protocol):
 
     def take_steering(self) -> list[Message]: ...
 
+    def close(self) -> None:
+        """The run is ending: nothing said from here on can enter it."""
+        ...
+
     async def hook(self, point: HookPoint, *args: object) -> None: ...
 
 

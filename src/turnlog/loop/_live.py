@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import inspect
 import random
-from collections import deque
 from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
+from dataclasses import dataclass, field
 from typing import Any, TypeAlias
 
 import msgspec
@@ -174,8 +174,16 @@ def _decision(requested: ApprovalRequested, action: str) -> ApprovalDecided:
     )
 
 
+@dataclass(slots=True)
+class Steering:
+    """What was said to a run that is going, until it can take it in."""
+
+    waiting: list[Message] = field(default_factory=list[Message])
+    closed: bool = False
+
+
 class LiveWorld:
-    def __init__(self, hooks: Hooks, scope: AbortScope, steering: deque[Message]) -> None:
+    def __init__(self, hooks: Hooks, scope: AbortScope, steering: Steering) -> None:
         self._hooks = hooks
         self._steering = steering
         self.scope = scope
@@ -185,9 +193,11 @@ class LiveWorld:
             raise RunInterrupted(self.scope.reason)
 
     def take_steering(self) -> list[Message]:
-        taken = list(self._steering)
-        self._steering.clear()
+        taken, self._steering.waiting = self._steering.waiting, []
         return taken
+
+    def close(self) -> None:
+        self._steering.closed = True
 
     async def hook(self, point: HookPoint, *args: object) -> None:
         await self._hooks.call(point, *args)

@@ -137,19 +137,19 @@ class LiveTools:
 
     async def _keep_artifact(self, answer: ToolAnswer) -> ToolAnswer:
         """What is too long to send whole is kept apart: the model sees a preview and how to read on."""
-        if answer.artifact is not None:
-            name = await self._world.store.put_blob(answer.artifact)
-            note = f"[whole output: {len(answer.artifact)} bytes, {READ_ARTIFACT} {name}]"
-            return replace(answer.noted(note), artifact=None, kept_as=name)
         share = self._world.share
-        if share is None or isinstance(answer.content, list):
+        if share is None or (answer.artifact is None and isinstance(answer.content, list)):
             return answer
-        data = answer.text.encode()
-        name = f"sha256-{hashlib.sha256(data).hexdigest()}"
-        preview = preview_result(share.projection, answer.text, f"{READ_ARTIFACT} {name}")
-        if preview is None:
+        data = answer.artifact if answer.artifact is not None else answer.text.encode()
+        handle = f"{READ_ARTIFACT} sha256-{hashlib.sha256(data).hexdigest()}"
+        preview = preview_result(share.projection, data.decode("utf-8", "replace"), handle)
+        if preview is None and answer.artifact is None:
             return answer
-        return replace(answer, content=preview, kept_as=await self._world.store.put_blob(data))
+        name = await self._world.store.put_blob(data)
+        if preview is not None and not isinstance(answer.content, list):
+            return replace(answer, content=preview, artifact=None, kept_as=name)
+        noted = answer.noted(f"[whole output: {len(data)} bytes, {handle}]")
+        return replace(noted, artifact=None, kept_as=name)
 
     def _context(self, call: CallState, key: str, attempt: int) -> ToolContext:
         world = self._world

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections import OrderedDict, deque
+from collections import OrderedDict
 from collections.abc import AsyncGenerator, Sequence
 from contextlib import aclosing
 from dataclasses import dataclass, field
@@ -32,7 +32,7 @@ from turnlog.widgets import Widget, WidgetHost
 from ._abort import AbortScope
 from ._doors import Doors
 from ._hooks import Hooks
-from ._live import ApprovalHandler, LiveHuman, LiveModel, LiveWorld
+from ._live import ApprovalHandler, LiveHuman, LiveModel, LiveWorld, Steering
 from ._live_context import LiveContext
 from ._live_tools import LiveTools, ToolWorld
 from ._runner import Runner
@@ -48,7 +48,7 @@ class OpenRun:
     run_id: str
     session_id: str
     scope: AbortScope = field(default_factory=AbortScope)
-    steering: deque[Message] = field(default_factory=deque[Message])
+    steering: Steering = field(default_factory=Steering)
 
 
 class AgentLoop:
@@ -226,8 +226,8 @@ class AgentLoop:
 
     def steer(self, session_id: str, message: Message) -> None:
         for opened in self._runs.values():
-            if opened.session_id == session_id:
-                opened.steering.append(message)
+            if opened.session_id == session_id and not opened.steering.closed:
+                opened.steering.waiting.append(message)
                 return
         raise AgentError(
             "SessionNotFound", f"no run is going in session {session_id} here; start one with Agent.run"

@@ -394,5 +394,8 @@ class RecordedWorld:
             taken.append(entry.payload.message)
         return taken
 
+    def close(self) -> None:
+        return None
+
     async def hook(self, point: HookPoint, *args: object) -> None:
         return None

@@ -99,6 +99,12 @@ class Runner:
                 case AbandonCall():
                     self._abandon()
                 case EndRun():
+                    # The answer is shown and safe before the run is closed: there may be a last word.
+                    for event in await record.flush():
+                        yield event
+                    if effect.error is None and self._take_steering():
+                        continue
+                    doors.world.close()
                     for event in await self._end(effect.error):
                         yield event
                     return
@@ -144,11 +150,13 @@ class Runner:
             self.session.end_run(RunEnded(status="aborted", error=error, usage=self.state.usage))
         )
 
-    def _take_steering(self) -> None:
+    def _take_steering(self) -> bool:
         if self.state.open_calls or self.state.failure is not None or not self.state.is_open:
-            return
-        for message in self.doors.world.take_steering():
+            return False
+        messages = self.doors.world.take_steering()
+        for message in messages:
             self._add_input(message, "steering")
+        return bool(messages)
 
     def _add_input(self, message: Message, source: Any) -> None:
         entry = self.record.stage(
