@@ -4,6 +4,7 @@ READY_DEV := .venv/.ready-dev
 READY_DEMO := .venv/.ready-demo
 WORKERS ?= auto
 PYTEST := $(BIN)/python -m pytest
+BENCHMARKS := $(strip $(basename $(wildcard benchmarks/bench_*.py)) $(patsubst %/__main__.py,%,$(wildcard benchmarks/*/__main__.py)))
 
 # pyright would ask the network whether it is the newest.
 export PYRIGHT_PYTHON_IGNORE_WARNINGS := 1
@@ -32,11 +33,9 @@ format: $(READY_DEV) ## format the code and apply the safe lint fixes
 	@$(BIN)/ruff check --quiet --fix --exit-zero .
 	@$(BIN)/ruff format .
 
-bench: $(READY_DEV) ## run every benchmark
-	@set -e; for file in benchmarks/bench_*.py; do \
-	  [ -e "$$file" ] || { echo "no benchmarks/bench_*.py"; exit 1; }; \
-	  echo "== $$file"; $(BIN)/python "$$file"; \
-	done
+bench: $(READY_DEV) ## run every benchmark: benchmarks/bench_*.py, and folders there with a __main__.py
+	@$(if $(BENCHMARKS),,echo "no benchmarks yet" >&2; exit 1)
+	@set -e; for module in $(subst /,.,$(BENCHMARKS)); do echo "== $$module"; $(BIN)/python -m $$module; done
 
 soak: $(READY_DEV) ## run the long tests, minutes each
 	@$(PYTEST) -m soak --timeout 3600
