@@ -121,7 +121,7 @@ def gauge(projection: Projection, target: ModelInvocationDescriptor | None = Non
         weight = weigh(message, len(wire_of(message)), projection.options)
         match unit:
             case InputUnit():
-                count("user" if unit.grain == "live" else "user, folded", weight)
+                count("user" if unit.level.grain == "live" else "user, folded", weight)
             case OutputUnit():
                 bare = unit.render()
                 plain = weigh(bare, len(wire_of(bare)), projection.options)

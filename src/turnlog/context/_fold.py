@@ -38,7 +38,7 @@ def lower_items(units: Sequence[Unit], items: Sequence[FoldItem]) -> list[Unit]:
             named = {call_id: results[call_id] for call_id in unit.found if call_id in results}
             unit = unit.lowered(named) if named else unit
         elif type(unit) is InputUnit and (item := inputs.get(unit.entry.id)) is not None:
-            unit = unit.lowered(item.grain, item.text)
+            unit = unit.lowered(Level(item.grain, item.text))
         lowered.append(unit)
     return lowered
 

@@ -44,7 +44,7 @@ from turnlog.contract import (
 from ._fold import apply_fold, redact_fold, redact_text_unit
 from ._lane import Head, Lane, ModelContext, make_head
 from ._options import ContextOptions
-from ._render import REDACTED
+from ._render import REDACTED, redact_spec
 from ._tokens import TokenMeter
 from ._units import InputUnit, OutputUnit, ResultsUnit, TextUnit, Unit
 from ._words import Vocabulary
@@ -80,7 +80,9 @@ class Projection:
         self.targets: dict[ModelInvocationDescriptor, None] = {}
         self.shown_hints: str | None = None
         self._hidden = set(hidden)
+        self._recap_from = ""
         self._tools: list[ToolSpec] = []
+        self._tools_from = ""
         self._head_texts: dict[HeadPart, tuple[str, str | None]] = {}
         self._head: Head | None = None
         self._lanes: dict[ModelInvocationDescriptor | None, Lane] = {}
@@ -107,9 +109,7 @@ class Projection:
                 self.targets[entry.payload.target] = None
                 self.meter.call_started(entry)
             case ToolsChangeEntry():
-                if entry.payload.tools != self._tools:
-                    self._tools = entry.payload.tools
-                    self._break_head()
+                self._set_tools(entry)
             case SystemPromptEntry():
                 self._set_head("prompt", entry, entry.payload.text)
             case RunStartedEntry():
@@ -120,6 +120,7 @@ class Projection:
                 self._add_branch(entry)
             case CompactionSummaryEntry():
                 self.recap = None if self._is_hidden(entry) else entry.payload
+                self._recap_from = entry.id
             case FoldEntry():
                 self._fold(entry)
             case RedactionEntry() | PurgeEntry():
@@ -144,6 +145,15 @@ class Projection:
         old = self.head_text(part)
         self._head_texts[part] = (entry.id, text)
         if text != old:
+            self._break_head()
+
+    def _set_tools(self, entry: ToolsChangeEntry) -> None:
+        tools = entry.payload.tools
+        self._tools_from = entry.id
+        if self._is_hidden(entry):
+            tools = [redact_spec(tool) for tool in tools]
+        if tools != self._tools:
+            self._tools = tools
             self._break_head()
 
     def _add_input(self, entry: ModelInputEntry) -> None:
@@ -228,7 +238,9 @@ class Projection:
         for part, (entry_id, text) in self._head_texts.items():
             if entry_id in names and text is not None:
                 self._head_texts[part] = (entry_id, REDACTED)
-        if hit:
+        if self._tools_from in names:
+            self._tools = [redact_spec(tool) for tool in self._tools]
+        if hit or self._recap_from in names:
             self.recap = None
         self._break_head()
 

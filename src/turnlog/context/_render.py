@@ -20,6 +20,7 @@ from turnlog.contract import (
     ToolCallPart,
     ToolResult,
     ToolResultPart,
+    ToolSpec,
     encode,
     text_part,
     to_plain_text,
@@ -145,6 +146,11 @@ def _redact_result(result: ToolResult) -> ToolResultPart:
     return ToolResultPart(
         payload=ToolResult(tool_call_id=result.tool_call_id, is_error=result.is_error, content=REDACTED)
     )
+
+
+def redact_spec(tool: ToolSpec) -> ToolSpec:
+    """A tool can still be called by its name."""
+    return ToolSpec(name=tool.name, description=REDACTED, parameter_schema={})
 
 
 def with_parts(message: Message, parts: list[MessagePart]) -> Message:

@@ -45,15 +45,30 @@ RANK: dict[Grain, int] = {"live": 0, "summary": 1, "gist": 2}
 """The ladder of grains; a level only ever goes up in number."""
 
 
+class Level(NamedTuple):
+    """A grain, with its text where the entry itself does not carry it."""
+
+    grain: Grain
+    text: str | None = None
+
+    def is_below(self, other: Level) -> bool:
+        """A lower grain, or the same one in fewer words."""
+        if self.grain == other.grain:
+            return self.text is not None and other.text is not None and len(self.text) < len(other.text)
+        return RANK[self.grain] > RANK[other.grain]
+
+
+LIVE = Level("live")
+
+
 class InputUnit:
     """One user message."""
 
-    __slots__ = ("_message", "entry", "grain", "redacted", "text", "weight")
+    __slots__ = ("_message", "entry", "level", "redacted", "weight")
 
     def __init__(self, entry: ModelInputEntry, *, redacted: bool = False) -> None:
         self.entry = entry
-        self.grain: Grain = "live"
-        self.text: str | None = None
+        self.level = LIVE
         self.redacted = redacted or entry.purged_digest is not None
         self.weight = 0
         self._message: Message | None = None
@@ -73,21 +88,22 @@ class InputUnit:
         payload = self.entry.payload
         if self.redacted:
             return redact_message(payload.message)
-        if self.grain != "live":
-            text = self.text if self.text is not None else grain_text(payload.sections, self.grain)
+        grain, text = self.level
+        if grain != "live":
+            text = text if text is not None else grain_text(payload.sections, grain)
             if text is not None:
-                lowered = folded_text(self.entry.seq, self.grain, text)
+                lowered = folded_text(self.entry.seq, grain, text)
                 return with_parts(payload.message, [text_part(lowered)])
         return render_input(payload)
 
     def live_text(self) -> str:
         return REDACTED if self.redacted else parts_text(self.entry.payload.message.parts)
 
-    def lowered(self, grain: Grain, text: str | None) -> InputUnit:
-        if RANK[grain] <= RANK[self.grain]:
+    def lowered(self, level: Level) -> InputUnit:
+        if not level.is_below(self.level):
             return self
         copy = InputUnit(self.entry, redacted=self.redacted)
-        copy.grain, copy.text = grain, text
+        copy.level = level
         return copy
 
     def redact(self) -> None:
@@ -139,14 +155,6 @@ class Found(NamedTuple):
     entry: ToolResultsEntry
     part: ToolResultPart
     outcome: ToolOutcome | None
-
-
-class Level(NamedTuple):
-    grain: Grain
-    text: str | None = None
-
-
-LIVE = Level("live")
 
 
 class ResultsUnit:
@@ -240,7 +248,7 @@ class ResultsUnit:
         lower = {
             call_id: level
             for call_id, level in levels.items()
-            if call_id in self.found and RANK[level.grain] > RANK[self.level(call_id).grain]
+            if call_id in self.found and level.is_below(self.level(call_id))
         }
         if not lower:
             return self
