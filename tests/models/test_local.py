@@ -27,15 +27,20 @@ from turnlog.contract import (
     SpecificTool,
     StartDelta,
     TextDelta,
+    ToolCall,
     ToolCallArgsDelta,
     ToolCallEndDelta,
+    ToolCallPart,
     ToolCallStartDelta,
+    ToolResult,
+    ToolResultPart,
     ToolSpec,
     UsageDelta,
     user_message,
 )
 from turnlog.models import Model
 from turnlog.models.local import LocalModel, _server, close_servers, find_weights
+from turnlog.models.local._model import PROTOCOLS
 from turnlog.models.local._weights import WeightsMissing
 
 try:
@@ -213,6 +218,40 @@ async def test_text_streams_with_its_usage(model: Model) -> None:
 
 
 @needs_model
+@pytest.mark.spec("P-2")
+@pytest.mark.parametrize("protocol", ["responses", "messages"])
+async def test_the_server_speaks_other_protocols_too(model: Model, protocol: str) -> None:
+    if find_spec(f"turnlog.models.{PROTOCOLS[protocol].module}") is None:
+        pytest.skip(f"there is no adapter for {protocol} yet")
+    deltas = await drain(model, [user_message("Say hello.")], protocol=protocol)
+    assert isinstance(deltas[-1], DoneDelta), deltas[-1]
+    assert text_of(deltas).strip()
+    assert [delta for delta in deltas if isinstance(delta, UsageDelta)]
+
+
+@needs_model
+@pytest.mark.spec("P-9")
+async def test_a_history_with_calls_and_results_is_understood(model: Model) -> None:
+    call = ToolCall(
+        tool_call_id="c1",
+        tool_name="get_weather",
+        arguments={"city": "Oslo", "days": 2},
+        raw_args_text='{"city": "Oslo", "days": 2}',
+    )
+    result = ToolResult(tool_call_id="c1", is_error=False, content={"sky": "rain", "degrees": 4})
+    history = [
+        *ASK,
+        Message(
+            role="assistant", parts=[ToolCallPart(payload=call)], run_id="r1", timestamp=ASK[0].timestamp
+        ),
+        Message(role="tool", parts=[ToolResultPart(payload=result)], run_id="r1", timestamp=ASK[0].timestamp),
+    ]
+    deltas = await drain(model, history, [WEATHER, ADD])
+    assert isinstance(deltas[-1], DoneDelta), deltas[-1]
+    assert text_of(deltas).strip()
+
+
+@needs_model
 @pytest.mark.spec("P-5")
 async def test_a_length_stop_says_so(model: Model) -> None:
     deltas = await drain(model, [user_message("Tell me a long story.")], max_tokens=4)
@@ -370,3 +409,20 @@ def test_the_server_goes_with_its_program(sent: signal.Signals) -> None:
         process.communicate(timeout=60)
     assert process.returncode == -sent
     wait_until_gone(server)
+
+
+@needs_model
+def test_the_demo_runs() -> None:
+    demo = Path(__file__).parents[2] / "examples" / "demo.py"
+    done = subprocess.run(
+        [sys.executable, str(demo)], capture_output=True, text=True, check=False, timeout=110
+    )
+    assert (done.returncode, done.stderr) == (0, ""), done.stdout
+    for words in (
+        "7006652",
+        "this call was forced",
+        "tool_started",
+        "37873565",
+        "identical: 22 entries of 2 runs",
+    ):
+        assert words in done.stdout
