@@ -221,18 +221,16 @@ class Turns:
 
     # ── writing ──
 
-    def write(self, mark: bytes | None) -> list[bytes]:
-        """The turns, comma-separated, in pieces; with ``mark`` at the places where a later call finds it."""
-        places = self._places() if mark else []
-        if not mark or not places:
-            return [bytes(self._wire)]
-        pieces: list[bytes] = []
+    def write(self, mark: bytes | None) -> list[bytes | memoryview]:
+        """The turns, comma-separated, in pieces to be joined at once; with ``mark`` where a later call
+        finds it."""
+        wire = memoryview(self._wire)
+        pieces: list[bytes | memoryview] = []
         start = 0
-        for place in places:
-            pieces += (bytes(self._wire[start:place]), mark)
+        for place in self._places() if mark else ():
+            pieces += (wire[start:place], mark or b"")
             start = place
-        pieces.append(bytes(self._wire[start:]))
-        return pieces
+        return [*pieces, wire[start:]]
 
     @property
     def mark_count(self) -> int:
