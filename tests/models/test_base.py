@@ -212,6 +212,27 @@ async def test_a_call_that_was_cut_short_never_ends(chunks: list[Any]) -> None:
     assert started - ended
 
 
+@pytest.mark.spec("D-5")
+@pytest.mark.parametrize(
+    ("reason", "code"),
+    [
+        ("length", "ModelProtocolError"),
+        ("content_filter", "ModelContentFiltered"),
+        ("refusal", "ModelContentFiltered"),
+    ],
+)
+@pytest.mark.parametrize("raw", ["", "{}", '{"path": "/"}', '{"path": "/'])
+async def test_a_call_that_a_limit_cut_short_looks_complete_and_is_not(
+    reason: str, code: str, raw: str
+) -> None:
+    stopped = [START, text("a"), *call("a", raw), StreamDone(finish_reason=reason)]
+    last = await fails(Yielding(*stopped), code)
+    assert "inside a call of 'add'" in (last.payload.message or "")
+    assert last.payload.retryable is False
+    whole = [START, *call("a", "{}"), text("and th"), StreamDone(finish_reason=reason)]
+    assert (await drain(Yielding(*whole)))[-1].kind == "done"
+
+
 def calls_of(deltas: Sequence[MessageDelta]) -> list[tuple[str, str, str]]:
     """(our id, name, arguments) of every call that was completed."""
     found: dict[str, list[str]] = {}

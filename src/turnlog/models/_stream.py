@@ -80,7 +80,18 @@ class DeltaStream:
     name and arguments are one call delivered twice, anything else is a call of its own.
     """
 
-    __slots__ = ("_calls", "_clock", "_grammar", "_halves", "_ids", "_queue", "_raw", "_run_id", "_seq")
+    __slots__ = (
+        "_calls",
+        "_clock",
+        "_grammar",
+        "_halves",
+        "_ids",
+        "_in_call",
+        "_queue",
+        "_raw",
+        "_run_id",
+        "_seq",
+    )
 
     def __init__(self, run_id: str, clock: Clock, ids: IdSource, raw: list[JsonObject] | None = None) -> None:
         self._run_id = run_id
@@ -89,6 +100,7 @@ class DeltaStream:
         self._seq = 0
         self._grammar = DeltaGrammar()
         self._calls: dict[str, _Call] = {}
+        self._in_call: _Call | None = None  # the call that the last content belonged to
         self._queue: list[MessageDelta] = []
         self._halves = Halves()
         self._raw = raw
@@ -109,6 +121,8 @@ class DeltaStream:
             text = chunk.text_delta
             if type(text) is not str or self._halves or not (text.isascii() or is_unicode(text)):
                 chunk = TextChunk(text_delta=self._mend("text", text))
+            if text:
+                self._in_call = None
             self._seq += 1
             delta = TextDelta(run_id=self._run_id, seq=self._seq, payload=chunk, timestamp=self._clock.now())
             return self._with_raw(delta) if self._raw else delta
@@ -148,6 +162,7 @@ class DeltaStream:
         if type(text) is not str or self._halves or not (text.isascii() or is_unicode(text)):
             text = self._mend(call.our_id, text)
         call.args.append(text)
+        self._in_call = call
         if call.held is not None:
             return None
         self._seq += 1
@@ -167,12 +182,14 @@ class DeltaStream:
             case ThinkingChunk():
                 self._refuse(self._grammar.check("thinking"))
                 text = self._mend("thinking", chunk.text_delta)
+                self._in_call = None if text else self._in_call
                 thought = ThinkingChunk(text_delta=text, provider_data=chunk.provider_data)
                 thought = thought if chunk.provider_data is None else _sound(thought)
                 self._queue.append(ThinkingDelta(payload=thought, **self._place()))
             case TextChunk():
                 self._refuse(self._grammar.check("text"))
                 text = self._mend("text", chunk.text_delta)
+                self._in_call = None if text else self._in_call
                 said = _sound(TextChunk(text_delta=text, provider_data=chunk.provider_data))
                 self._queue.append(TextDelta(payload=said, **self._place()))
             case TokenUsage():
@@ -196,11 +213,26 @@ class DeltaStream:
                 f"the finish reason {chunk.finish_reason!r} is not one of {', '.join(FINISH_REASONS)}"
             )
         if self._grammar.state == "streaming":
+            self._refuse_cut(chunk.finish_reason)
             self._release_held()
             for kind in self._halves.left():
                 self._rare((TextChunk if kind == "text" else ThinkingChunk)(text_delta=""))
         self._refuse(self._grammar.check("done"))
         self._queue.append(DoneDelta(payload=chunk, **self._place()))
+
+    def _refuse_cut(self, reason: str) -> None:
+        """An answer that was stopped inside a call holds a call that only looks complete."""
+        call = self._in_call
+        if call is None or reason not in ("length", "content_filter", "refusal"):
+            return
+        where = f"inside a call of {call.name!r}, so its arguments are not complete"
+        if reason == "length":
+            raise AgentError(
+                "ModelProtocolError",
+                f"the answer reached its length limit {where}; raise max_tokens",
+                retryable=False,
+            )
+        raise AgentError("ModelContentFiltered", f"the provider stopped the answer {where}")
 
     def _start_call(self, chunk: CallStart) -> None:
         if self._grammar.state != "streaming":
@@ -214,7 +246,7 @@ class DeltaStream:
             other.provider_id == provider_id for other in self._calls.values()
         )
         call = _Call(self._ids.call(), chunk.tool_name, provider_id)
-        self._calls[chunk.tool_call_id] = call
+        self._calls[chunk.tool_call_id] = self._in_call = call
         if repeated:
             call.held = (chunk, None)
         else:

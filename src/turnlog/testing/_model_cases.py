@@ -93,6 +93,7 @@ CASES: tuple[ModelCase, ...] = (
         ending="tool_calls",
     ),
     ModelCase("length", "stops at the length limit", text=TEXT, ending="length"),
+    ModelCase("length_call", "stops at the length limit inside a call", calls=(_ADD,), ending="length"),
     ModelCase("cut", "stops in the middle of its text", text=TEXT, ending="cut", required=True),
     ModelCase("cut_call", "stops in the middle of a call", calls=(_ADD,), ending="cut"),
     ModelCase("hang", "says something and then nothing more", text=TEXT, ending="hang", required=True),

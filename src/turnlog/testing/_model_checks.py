@@ -111,6 +111,10 @@ class _Kit:
             check_error(answer, case)
         elif case.ending == "cut":
             check_cut(answer, case)
+        elif case.ending == "length" and case.calls:
+            expect(
+                answer.error is not None, "a call that the length limit cut short was handed on as complete"
+            )
         else:
             check_whole(answer, case)
 
