@@ -137,7 +137,7 @@ async def test_a_spinning_loop_is_named() -> None:
     stop = False
 
     async def spin() -> None:
-        while not stop:  # noqa: ASYNC110
+        while not stop:
             await asyncio.sleep(0)
 
     task = asyncio.create_task(spin())

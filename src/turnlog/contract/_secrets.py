@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from urllib.parse import quote
 
 MASK = "[secret]"
 _MIN_LENGTH = 8
@@ -38,6 +37,8 @@ def guard(value: str) -> None:
     would shred ordinary text."""
     global _live  # noqa: PLW0603
     if len(value) >= _MIN_LENGTH:
+        from urllib.parse import quote  # only who has secrets pays for its import
+
         forms = {value, json.dumps(value)[1:-1], json.dumps(value, ensure_ascii=False)[1:-1]}
         forms |= {quote(value, errors="replace"), quote(value, safe="", errors="replace")}
         if not forms <= set(_live):

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from importlib import import_module
-from importlib.metadata import entry_points
 from typing import Any
 
 from turnlog.contract import AgentError
@@ -63,6 +62,8 @@ def _find_built_in(prefix: str) -> Any:
 
 
 def _find_plugin(prefix: str) -> Any:
+    from importlib.metadata import entry_points  # slow to load, and seldom needed
+
     plugins = entry_points(group=ENTRY_POINT_GROUP)
     for point in plugins:
         if point.name == prefix:

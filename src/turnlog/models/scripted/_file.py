@@ -13,7 +13,6 @@ turn is text or an object with the fields of :class:`Turn` in camelCase::
 from __future__ import annotations
 
 import json
-import tomllib
 from pathlib import Path
 from typing import Any, NoReturn, cast
 
@@ -64,6 +63,8 @@ def read_script(path: str) -> tuple[list[ScriptItem], dict[str, Any]]:
 
 
 def _parse(path: str) -> object:
+    import tomllib  # seldom needed: every import of the models would pay for it
+
     file = Path(path)
     try:
         text = file.read_text(encoding="utf-8")
