@@ -32,6 +32,9 @@ from turnlog.contract import (
 
 from .._history import ToolNames, object_schema, safe_name
 
+FAMILY = "openai-chat"
+"""The protocol that a forced call is made over."""
+
 _KEY = "forced"
 _HEAD = re.compile(r'\s*\{\s*"name"\s*:\s*("(?:[^"\\]|\\.)*")\s*,\s*"arguments"\s*:\s*')
 
@@ -119,7 +122,9 @@ class _Reader:
                 self._name = self._names.ours(msgspec.json.decode(head[1], type=str))
                 self._text = self._text[head.end() :]
             self._begun = True
-            chunks.append(CallStart(tool_call_id=_KEY, tool_name=self._name or ""))
+            chunks.append(
+                CallStart(tool_call_id=_KEY, tool_name=self._name or "", provider_data={"origin": FAMILY})
+            )
         if not self._sent:
             self._text = self._text.lstrip()
         # The last brace closes the wrapping; which one is the last shows only at the end.

@@ -93,7 +93,7 @@ class LocalModel(Model):
         names = ToolNames(request.tool_specs)
         # The other two protocols have no way to hold an answer to a schema.
         protocol = "chat" if forced else config.protocol
-        endpoint = await _endpoint(config)
+        endpoint = await self._endpoint(config)
         body: dict[str, Any] = {} if config.seed is None else {"seed": config.seed}
         if forced:
             schema = {"name": "call", "schema": answer_schema(forced)}
@@ -114,6 +114,17 @@ class LocalModel(Model):
                 # A loop that is shut down closes all generators at once: then another is at it already.
                 if not getattr(source, "ag_running", False):
                     await source.aclose()
+
+    async def _endpoint(self, config: LocalConfig) -> Endpoint:
+        """Where the server of ``config`` listens; it is started when there is none."""
+        try:
+            return await ensure_server(_spec(config))
+        except ServerMissing as error:
+            raise AgentError("PluginMissing", str(error), cause=error) from error
+        except ServerRefused as error:
+            raise AgentError("ConfigInvalid", str(error), cause=error) from error
+        except ServerFailed as error:
+            raise AgentError("ModelServerError", str(error), cause=error) from error
 
     def _adapter(self, protocol: str) -> Model:
         adapter = self._adapters.get(protocol)
@@ -142,17 +153,6 @@ def _spec(config: LocalConfig) -> ServerSpec:
     return ServerSpec(
         weights=weights, n_ctx=config.n_ctx, chat_template=find_template(config), threads=config.threads
     )
-
-
-async def _endpoint(config: LocalConfig) -> Endpoint:
-    try:
-        return await ensure_server(_spec(config))
-    except ServerMissing as error:
-        raise AgentError("PluginMissing", str(error), cause=error) from error
-    except ServerRefused as error:
-        raise AgentError("ConfigInvalid", str(error), cause=error) from error
-    except ServerFailed as error:
-        raise AgentError("ModelServerError", str(error), cause=error) from error
 
 
 def _inner_config(
