@@ -9,10 +9,13 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from turnlog import Agent, tool
-from turnlog.contract import AgentError, RunEvent, Store, ToolPolicy
+from turnlog.context import ContextOptions
+from turnlog.contract import AgentError, RetryPolicy, RunEvent, Store, ToolPolicy
 from turnlog.history import MemoryStore
+from turnlog.models import ProviderRouter, by_role
 from turnlog.testing import FixedClock, FixedIds, ScriptedModel, Turn
 from turnlog.tools import ToolError
+from turnlog.widgets import MemoryNotebookWidget, TodoWidget
 
 
 class MortalStore(MemoryStore):
@@ -80,7 +83,7 @@ class Stage:
         return [add, look, divide, wait, send]
 
 
-def call(name: str, **arguments: Any) -> dict[str, Any]:
+def call(name: str, /, **arguments: Any) -> dict[str, Any]:
     return {"name": name, "arguments": arguments}
 
 
@@ -196,6 +199,97 @@ async def modified(stage: Stage) -> None:
     await agent.resume(SESSION)
 
 
+async def two_providers(stage: Stage) -> None:
+    """One plans, another acts: the same session, calls and results in step."""
+    planner = ScriptedModel(["Look first, then add."], model_id="planner-1", clock=stage.clock, ids=stage.ids)
+    turns = [
+        Turn(thinking="as planned", tool_calls=[call("look", place="sea"), call("add", a=1, b=2)]),
+        "Done.",
+    ]
+    executor = ScriptedModel(turns, model_id="executor-1", clock=stage.clock, ids=stage.ids)
+    router = ProviderRouter(
+        {"plan": planner, "act": executor},
+        policy=by_role({"planner": "plan", "executor": "act"}),
+        clock=stage.clock,
+        ids=stage.ids,
+    )
+    agent = Agent(
+        router,
+        tools=stage.tools(),
+        store=stage.store,
+        clock=stage.clock,
+        ids=stage.ids,
+        widgets=[TodoWidget()],
+    )
+    await agent.run("Make a plan.", session=SESSION, role="planner")
+    await agent.run("Do it.", session=SESSION, role="executor")
+
+
+async def router_failover(stage: Stage) -> None:
+    """The first provider is down before it says a word; after content was shown the call is made again."""
+    down = ScriptedModel(
+        [Turn(error={"code": "ModelOverloaded", "message": "busy", "retry_after": 20.0})],
+        model_id="first-1",
+        clock=stage.clock,
+        ids=stage.ids,
+    )
+    cut = ScriptedModel(
+        [Turn(text="Half of an answer", cut=True), "The whole answer."],
+        model_id="second-1",
+        clock=stage.clock,
+        ids=stage.ids,
+    )
+    router = ProviderRouter({"first": down, "second": cut}, clock=stage.clock, ids=stage.ids)
+    agent = Agent(router, store=stage.store, clock=stage.clock, ids=stage.ids, retry=RetryPolicy(jitter=0.0))
+    await agent.run("Answer me.", session=SESSION)
+
+
+async def overflow(stage: Stage) -> None:
+    """The provider refuses the prompt; a fold makes it fit and the call is made again."""
+    long = "The harbour master wrote: " + " ".join(f"ship-{n} berth-{n * 7}" for n in range(1500))
+
+    @tool(timeout=None)
+    async def read_log(day: int) -> str:
+        """Read a day's log."""
+        return f"day {day}\n{long}"
+
+    turns = [
+        Turn(tool_calls=[call("read_log", day=1)]),
+        Turn(tool_calls=[call("read_log", day=2)]),
+        Turn(error={"code": "ModelContextOverflow", "message": "prompt is too long"}),
+        "Two days read.",
+    ]
+    agent = stage.agent(turns, tools=[read_log], context=ContextOptions(preview_at=100_000))
+    await agent.run("Read the logs.", session=SESSION)
+
+
+async def notebook_over_a_fold(stage: Stage) -> None:
+    """What was noted is shown again, whole, after a fold has shortened everything around it."""
+    words = " ".join(f"crate-{n} weighs {n * 3}" for n in range(600))
+
+    @tool(timeout=None)
+    async def stock(hall: int) -> str:
+        """Read the stock of a hall."""
+        return f"hall {hall}: {words}"
+
+    note = call("notebook_write", name="code", text="the gate opens with 7-4-1")
+    turns = [
+        Turn(tool_calls=[note, call("stock", hall=1)]),
+        Turn(tool_calls=[call("stock", hall=2)]),
+        Turn(tool_calls=[call("stock", hall=3)]),
+        "Three halls.",
+        "7-4-1.",
+    ]
+    agent = stage.agent(
+        turns,
+        tools=[stock],
+        widgets=[MemoryNotebookWidget()],
+        context=ContextOptions(preview_at=100_000, fold_at=9_000, min_freed_tokens=500),
+    )
+    await agent.run("Count the stock, and remember the code 7-4-1.", session=SESSION)
+    await agent.run("What was the code?", session=SESSION)
+
+
 async def decide(agent: Agent, action: str, **more: Any) -> None:
     entries = await agent.store.load(SESSION)
     asked = [entry for entry in entries if entry.kind == "approval_requested"][-1]
@@ -211,7 +305,11 @@ TRACES: dict[str, tuple[str, Callable[[Stage], Awaitable[None]]]] = {
     "G-6": ("approved", approved),
     "G-7": ("denied", denied),
     "G-8": ("modified", modified),
+    "G-9": ("overflow", overflow),
     "G-10": ("abort_mid_stream", abort_mid_stream),
     "G-11": ("abort_mid_tool", abort_mid_tool),
     "G-12": ("crash_and_resume", crash_and_resume),
+    "G-13": ("two_providers", two_providers),
+    "G-14": ("notebook_over_a_fold", notebook_over_a_fold),
+    "G-15": ("router_failover", router_failover),
 }

@@ -40,6 +40,7 @@ class Outcome:
     shown: int = 0
     usage: TokenUsage | None = None
     target: ModelInvocationDescriptor | None = None
+    reason: str | None = None
 
 
 class Collector(Protocol):

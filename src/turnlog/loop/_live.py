@@ -55,7 +55,6 @@ class LiveModel:
         return self._model.target_for(metadata)
 
     async def open(self, call: ModelCall) -> tuple[AsyncGenerator[MessageDelta, None], Collector]:
-        started = call.state.started
         messages: Sequence[Message] = call.context.messages
         if call.state.has_images:
             messages = await self._with_images(messages)
@@ -65,7 +64,7 @@ class LiveModel:
             call.context.system_prompt,
             tool_choice=_choice(call),
             request_metadata=call.metadata,
-            **((started.model_params if started else None) or {}),
+            **_params(call),
         )
         target = call.state.open_call.target if call.state.open_call else self._model.descriptor
         return deltas, LiveCollector(call.metadata.run_id, target)
@@ -82,6 +81,12 @@ class LiveModel:
 
     async def wait(self, milliseconds: int) -> None:
         await self._clock.sleep(milliseconds / 1000)
+
+
+def _params(call: ModelCall) -> dict[str, Any]:
+    started = call.state.started
+    given = (started.model_params if started else None) or {}
+    return {name: value for name, value in given.items() if name != "role"}
 
 
 def _choice(call: ModelCall) -> Any:
@@ -119,6 +124,7 @@ class LiveCollector:
             shown=assembler.shown,
             usage=usage,
             target=target,
+            reason=assembler.start.reason if assembler.start else None,
         )
 
 

@@ -46,6 +46,7 @@ async def call_model(record: Recorder, doors: Doors, order: CallModel) -> AsyncG
         run_id=record.run_id,
         model_call_index=order.index,
         attempt=order.attempt,
+        role=_role(record),
     )
     target, reason = doors.model.target(metadata)
     if (fold := doors.context.fold_before(state, target)) is not None:
@@ -105,6 +106,12 @@ async def call_model(record: Recorder, doors: Doors, order: CallModel) -> AsyncG
         _stage_failure(record, doors, order, outcome)
 
 
+def _role(record: Recorder) -> str | None:
+    """The part this run plays (``planner``, ``reviewer``, …), for a router to choose by."""
+    started = record.state.started
+    return ((started.model_params if started else None) or {}).get("role")
+
+
 def _stage_answer(record: Recorder, order: CallModel, outcome: Outcome, context_hash: str) -> None:
     assert outcome.message is not None and record.state.open_call is not None
     entry = record.stage(
@@ -116,7 +123,8 @@ def _stage_answer(record: Recorder, order: CallModel, outcome: Outcome, context_
                 attempt=order.attempt,
                 finish_reason=outcome.finish_reason,
                 wire_hash=context_hash,
-            )
+            ),
+            meta={"route": outcome.reason} if outcome.reason else None,
         )
     )
     assert isinstance(entry, ModelOutputEntry)

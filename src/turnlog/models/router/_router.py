@@ -1,0 +1,257 @@
+"""The router. It fails over before anything was shown; after that the loop makes the call again."""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Mapping, Sequence
+from contextlib import aclosing
+from dataclasses import dataclass
+from typing import Any, ClassVar, Literal
+
+from turnlog.contract import (
+    AgentError,
+    Chunk,
+    Clock,
+    ErrorDelta,
+    ErrorInfo,
+    IdSource,
+    MessageDelta,
+    ModelInvocationDescriptor,
+    RequestMetadata,
+    StartDelta,
+    StreamError,
+    StreamStart,
+    TokenUsage,
+    UsageDelta,
+)
+
+from .._base import Model
+from .._config import ModelConfig, ModelInfo, ModelRequest
+from ._health import Health, HealthView
+from ._policies import RouteContext, RoutePolicy, in_order
+
+_REMEMBERED = 256
+_CONTENT = frozenset({"text", "thinking", "tool_call_start", "tool_call_args", "tool_call_end"})
+
+
+@dataclass(frozen=True, slots=True)
+class Route:
+    """A model under a name. ``price`` (US dollars per million input tokens) is what ``cheapest`` sorts by."""
+
+    model: Model
+    price: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class RouterNotice:
+    """What an observer is told: a choice, a delta, usage or a failure, and on which route."""
+
+    kind: Literal["choice", "delta", "usage", "failure"]
+    route: str
+    metadata: RequestMetadata
+    reason: str | None = None
+    delta: MessageDelta | None = None
+    usage: TokenUsage | None = None
+    error: ErrorInfo | None = None
+
+
+class RouterConfig(ModelConfig, frozen=True, kw_only=True):
+    model_id: str = "router"
+    failure_threshold: int = 3
+    cooldown: float = 30.0
+
+
+class ProviderRouter(Model):
+    """Several models as one. The choice and its reason reach the log through ``target_for``; a failover
+    through the ``start`` delta, which names who really answers."""
+
+    provider_id: ClassVar[str] = "router"
+    specification: ClassVar[str] = "router"
+    config_type: ClassVar[type[ModelConfig]] = RouterConfig
+
+    def __init__(
+        self,
+        routes: Mapping[str, Model | Route] | Sequence[Model],
+        *,
+        policy: RoutePolicy | None = None,
+        observer: Callable[[RouterNotice], None] | None = None,
+        clock: Clock | None = None,
+        ids: IdSource | None = None,
+        **fields: Any,
+    ) -> None:
+        super().__init__(RouterConfig(), clock=clock, ids=ids, **fields)
+        named = routes if isinstance(routes, Mapping) else _named(routes)
+        if not named:
+            raise AgentError("ConfigInvalid", "a router needs at least one model")
+        self._routes = {name: r if isinstance(r, Route) else Route(r) for name, r in named.items()}
+        self._policy = policy or in_order()
+        self._observer = observer
+        config: RouterConfig = self.get_config()
+        self._health = {
+            name: Health(self._clock, threshold=config.failure_threshold, cooldown=config.cooldown)
+            for name in self._routes
+        }
+        self._choices: OrderedDict[tuple[str, int, int], tuple[list[str], str]] = OrderedDict()
+
+    def health(self) -> dict[str, HealthView]:
+        """How each route is doing now."""
+        return {
+            name: HealthView(
+                name=name,
+                failures_in_a_row=health.failures,
+                ready_in=health.ready_in,
+                latency=health.latency,
+                price=self._routes[name].price,
+                last_error=health.last_error,
+            )
+            for name, health in self._health.items()
+        }
+
+    def target_for(self, metadata: RequestMetadata) -> tuple[ModelInvocationDescriptor, str | None]:
+        names, reason = self._choose(metadata)
+        return self._routes[names[0]].model.descriptor, f"{names[0]}: {reason}"
+
+    def _choose(self, metadata: RequestMetadata) -> tuple[list[str], str]:
+        """The routes to try, in order. The same call gets the same answer: the log has it already."""
+        key = (metadata.run_id, metadata.model_call_index, metadata.attempt)
+        if metadata.run_id and key in self._choices:
+            return self._choices[key]
+        health = self.health()
+        wanted, reason = self._ask(RouteContext(metadata, health))
+        ready = [name for name in wanted if health[name].ready_in <= 0]
+        resting = sorted((n for n in wanted if n not in ready), key=lambda n: health[n].ready_in)
+        if not ready:
+            reason = f"{reason}; all rest, {resting[0]} is ready first"
+        elif ready[0] != wanted[0]:
+            first = health[wanted[0]]
+            reason = f"{reason}; {wanted[0]} rests {first.ready_in:.0f} s after {first.last_error}"
+        chosen = ([*ready, *resting], reason)
+        self._choices[key] = chosen
+        while len(self._choices) > _REMEMBERED:
+            self._choices.popitem(last=False)
+        return chosen
+
+    def _ask(self, ctx: RouteContext) -> tuple[list[str], str]:
+        given = self._policy(ctx)
+        reason = "policy"
+        if isinstance(given, tuple) and len(given) == 2 and not isinstance(given[0], str):
+            given, reason = given[0], str(given[1])
+        names = [given] if isinstance(given, str) else [str(name) for name in given]
+        unknown = [name for name in names if name not in self._routes]
+        if unknown or not names:
+            raise AgentError(
+                "ConfigInvalid",
+                f"the router's policy named {unknown or 'no route'}; routes are {', '.join(self._routes)}",
+            )
+        return names, reason
+
+    async def _stream(self, request: ModelRequest) -> AsyncIterator[Chunk]:
+        names, reason = self._choose(request.metadata)
+        for position, name in enumerate(names):
+            is_last = position == len(names) - 1
+            self._tell("choice", name, request.metadata, reason=reason)
+            failure: StreamError | None = None
+            shown = False
+            async with aclosing(self._attempt(name, reason, request)) as chunks:
+                async for chunk in chunks:
+                    if isinstance(chunk, StreamError):
+                        failure = chunk
+                        break
+                    shown = True
+                    yield chunk
+            if failure is None:
+                return
+            if shown or is_last or not failure.retryable:
+                if not shown:
+                    yield self._start(name, reason)
+                yield failure
+                return
+            reason = f"failover: {name} failed with {failure.error_code}"
+
+    async def _attempt(self, name: str, reason: str, request: ModelRequest) -> AsyncGenerator[Chunk, None]:
+        model = self._routes[name].model
+        health = self._health[name]
+        began = self._clock.monotonic()
+        first: float | None = None
+        stream = model.stream(
+            request.messages,
+            request.tool_specs,
+            request.system_prompt,
+            tool_choice=request.tool_choice,
+            request_metadata=request.metadata,
+            **request.params,
+        )
+        held: list[Chunk] = []
+        async with aclosing(stream) as deltas:
+            async for delta in deltas:
+                if first is None and delta.kind in _CONTENT:
+                    first = self._clock.monotonic() - began
+                self._observe(name, request.metadata, delta)
+                match delta:
+                    case StartDelta():
+                        held.append(self._start(name, reason, delta.payload))
+                    case ErrorDelta():
+                        info = _info(delta.payload)
+                        health.failed(info)
+                        self._tell("failure", name, request.metadata, error=info)
+                        yield delta.payload
+                        return
+                    case UsageDelta() if held:
+                        held.append(delta.payload)
+                    case _:
+                        # Only now: until there is content, another route may still answer.
+                        for chunk in held:
+                            yield chunk
+                        held.clear()
+                        yield delta.payload
+        health.succeeded(first)
+
+    def _start(self, name: str, reason: str, given: StreamStart | None = None) -> StreamStart:
+        target = self._routes[name].model.descriptor
+        return StreamStart(
+            model_id=given.model_id if given else target.model,
+            request_id=given.request_id if given else None,
+            target=target,
+            reason=f"{name}: {reason}",
+        )
+
+    def _observe(self, name: str, metadata: RequestMetadata, delta: MessageDelta) -> None:
+        if self._observer is None:
+            return
+        self._tell("delta", name, metadata, delta=delta)
+        if isinstance(delta, UsageDelta):
+            self._tell("usage", name, metadata, usage=delta.payload)
+
+    def _tell(self, kind: Any, name: str, metadata: RequestMetadata, **more: Any) -> None:
+        if self._observer is not None:
+            self._observer(RouterNotice(kind=kind, route=name, metadata=metadata, **more))
+
+    def model_info(self) -> ModelInfo:
+        infos = [route.model.model_info() for route in self._routes.values()]
+        windows = [info.context_window for info in infos if info.context_window is not None]
+        return ModelInfo(
+            provider_id=self.provider_id,
+            specification=self.specification,
+            model_id=self.get_config().model_id,
+            context_window=min(windows) if windows else None,
+            features=frozenset(f for f in infos[0].features if all(f in info.features for info in infos)),
+        )
+
+    async def close(self) -> None:
+        for route in self._routes.values():
+            await route.model.close()
+
+
+def _named(models: Sequence[Model]) -> dict[str, Model]:
+    named: dict[str, Model] = {}
+    for model in models:
+        name = model.descriptor.model
+        named[name if name not in named else f"{name}-{len(named) + 1}"] = model
+    return named
+
+
+def _info(error: StreamError) -> ErrorInfo:
+    meta = {"retry_after": error.retry_after} if error.retry_after is not None else None
+    return AgentError(
+        error.error_code, error.message or error.error_code, retryable=error.retryable, meta=meta
+    ).to_info()
