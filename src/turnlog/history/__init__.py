@@ -1,20 +1,83 @@
-"""Append, read, never change: sessions and the stores that keep them."""
+"""Append, read, never change: sessions and the stores that keep them.
 
-from ._blobs import attach_images
-from ._memory import MemoryStore
-from ._session import Session
-from ._sqlite import SqliteStore
-from ._urls import default_store_url, open_store
-from ._views import AgentState, messages_of, visible_entries
+Everything is loaded when first used; a driver, when a store that needs it first reads or writes.
+"""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from ._blobs import attach_images
+    from ._export import export_jsonl, import_jsonl
+    from ._follow import follow
+    from ._fork import fork
+    from ._html import render_html
+    from ._jsonl import JsonlStore
+    from ._markdown import render_markdown
+    from ._memory import MemoryStore
+    from ._purge import purge
+    from ._session import Session
+    from ._sqlite import SqliteStore
+    from ._urls import default_store_url, open_store
+    from ._verify import Problem, verify
+    from ._views import AgentState, messages_of, visible_entries
 
 __all__ = [
     "AgentState",
+    "JsonlStore",
     "MemoryStore",
+    "Problem",
     "Session",
     "SqliteStore",
     "attach_images",
     "default_store_url",
+    "export_jsonl",
+    "follow",
+    "fork",
+    "import_jsonl",
     "messages_of",
     "open_store",
+    "purge",
+    "render_html",
+    "render_markdown",
+    "verify",
     "visible_entries",
 ]
+
+_HOMES = {
+    "AgentState": "_views",
+    "JsonlStore": "_jsonl",
+    "MemoryStore": "_memory",
+    "Problem": "_verify",
+    "Session": "_session",
+    "SqliteStore": "_sqlite",
+    "attach_images": "_blobs",
+    "default_store_url": "_urls",
+    "export_jsonl": "_export",
+    "follow": "_follow",
+    "fork": "_fork",
+    "import_jsonl": "_export",
+    "messages_of": "_views",
+    "open_store": "_urls",
+    "purge": "_purge",
+    "render_html": "_html",
+    "render_markdown": "_markdown",
+    "verify": "_verify",
+    "visible_entries": "_views",
+}
+"""Name → the module that has it."""
+
+
+def __getattr__(name: str) -> Any:
+    home = _HOMES.get(name)
+    if home is None:
+        raise AttributeError(f"module 'turnlog.history' has no attribute {name!r}")
+    value = getattr(import_module(f"{__name__}.{home}"), name)
+    globals()[name] = value
+    return value
+
+
+def __dir__() -> list[str]:
+    return sorted(__all__)

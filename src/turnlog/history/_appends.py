@@ -26,6 +26,7 @@ from ..contract import (
     ModelChange,
     ModelInput,
     ModelOutput,
+    Purge,
     Redaction,
     RunEnded,
     RunStarted,
@@ -226,6 +227,18 @@ class Appends:
                 f"nothing to redact: no entry of this session has the id {', '.join(missing) or '-'}"
             )
         return self._stage(Redaction(entry_ids=list(entry_ids), reason=reason, by=by), run_id, meta)
+
+    def append_purge(
+        self,
+        entry_ids: Sequence[str],
+        reason: str | None = None,
+        by: str | None = None,
+        *,
+        run_id: str | None = None,
+        meta: JsonObject | None = None,
+    ) -> Entry:
+        """Record that content is being erased. ``turnlog.history.purge`` calls this, and then erases."""
+        return self._stage(Purge(entry_ids=list(entry_ids), reason=reason, by=by), run_id, meta)
 
     def append_custom(
         self, name: str, data: JsonObject, *, run_id: str | None = None, meta: JsonObject | None = None

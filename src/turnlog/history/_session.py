@@ -22,6 +22,7 @@ from ..contract import (
     Sealed,
     SessionHeader,
     Store,
+    StoredEntry,
     ToolCall,
     ToolResults,
     seal,
@@ -197,6 +198,12 @@ class Session(Appends):
     ) -> Entry:
         """Stage a payload as it was recorded elsewhere, unchecked. For replaying a log, nothing else."""
         return self._stage(payload, run_id, meta)
+
+    def take_staged(self) -> list[StoredEntry]:
+        """Hand over what is staged to someone who writes it another way, as a fork does."""
+        taken, self._staged = [sealed.stored for sealed in self._staged], []
+        self._restore()
+        return taken
 
     def discard(self) -> None:
         """Drop what is staged and not being written."""

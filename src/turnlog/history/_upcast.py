@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from functools import cache
 from typing import Any
 
 import msgspec
@@ -38,7 +39,12 @@ def _from_0(kind: str, payload: JsonObject) -> JsonObject:
 UPCASTERS: Mapping[int, Upcaster] = {0: _from_0}
 """From each version to the next. A new schema version adds a line here."""
 
-_decode = msgspec.json.Decoder(Entry).decode
+
+@cache
+def _decoder() -> Callable[[bytes], Entry]:
+    return msgspec.json.Decoder(Entry).decode  # made when a log is first read: it takes milliseconds
+
+
 _HEADER = b'"session_header"'
 
 
@@ -95,7 +101,7 @@ def decode_log(session_id: str, bodies: Sequence[bytes], *, after: int = 0) -> l
 
 
 def _decode_current(session_id: str, bodies: Sequence[bytes], after: int) -> list[Entry]:
-    read = _decode
+    read = _decoder()
     try:
         entries = [read(body) for body in bodies]
     except Exception:  # whatever it was, the slow road names the entry

@@ -1,7 +1,9 @@
 """One thread with a queue of jobs, reached from any event loop of any thread.
 
 What a hop costs is what a commit costs beyond its bytes, so: one wake-up for a sleeping thread and none
-for a busy one, one call into the loop for all jobs that finished together, no executor, no condition.
+for a busy one, one for the loop however many jobs finished together, no executor, no condition. Both
+sides sleep on a descriptor: the one who wakes lets go of the interpreter during the system call, so that
+the two threads do not fight for it.
 """
 
 from __future__ import annotations
@@ -18,18 +20,19 @@ from typing import Any, TypeVar
 from ..contract import AgentError
 
 T = TypeVar("T")
+_ONE = b"\1\0\0\0\0\0\0\0"
 
 
 class Job:
     """Something to do on the thread. It ends with ``value`` or ``error``."""
 
-    __slots__ = ("error", "future", "loop", "value", "work")
+    __slots__ = ("error", "future", "outbox", "value", "work")
 
     def __init__(self, work: Callable[[], Any]) -> None:
         self.work = work
         self.value: Any = None
         self.error: BaseException | None = None
-        self.loop: asyncio.AbstractEventLoop | None = None
+        self.outbox: _Outbox | None = None
         self.future: asyncio.Future[Any] | None = None
 
     def run(self) -> None:
@@ -38,29 +41,50 @@ class Job:
         except BaseException as error:  # it belongs to whoever waits for the job
             self.error = error
 
+    def deliver(self) -> None:
+        future, error = self.future, self.error
+        if future is None or future.done():
+            return
+        if error is None:
+            future.set_result(self.value)
+        elif isinstance(error, AgentError):
+            future.set_exception(error)
+        else:
+            words = f"the store failed in a way it should not: {error!r}"
+            future.set_exception(AgentError("SessionWriteFailed", words, cause=error))
+
+
+RunGroup = Callable[[list[Job]], Iterable[list[Job]]]
+"""Given every job that waits; yields those that are done, each with a value or an error."""
+
+
+def run_each(jobs: list[Job]) -> Iterable[list[Job]]:
+    for job in jobs:
+        job.run()
+        yield [job]
+
 
 class Worker:
     """Runs jobs in order on a thread of its own, which starts with the first job.
 
-    ``run_group`` is given every job that waits and yields those that are done, each with a value or an
-    error. The thread does not hold on to the owner: an owner that is collected without ``close`` ends it.
+    The thread does not hold on to the worker: one that is collected without ``stop`` ends it.
     """
 
-    def __init__(
-        self, name: str, run_group: Callable[[list[Job]], Iterable[list[Job]]] | None = None
-    ) -> None:
+    def __init__(self, name: str, run_group: RunGroup = run_each) -> None:
         self._name = name
-        self._run_group = run_group or run_each
+        self._run_group = run_group
         self._inbox: _Inbox | None = None
         self._thread: threading.Thread | None = None
-        self._starting = threading.Lock()
+        self._outboxes: dict[asyncio.AbstractEventLoop, _Outbox] = {}
+        self._lock = threading.Lock()
+        weakref.finalize(self, _give_back, self._outboxes)
 
     async def do(self, work: Callable[[], T]) -> T:
         return await self.submit(Job(work))
 
     async def submit(self, job: Job) -> Any:
         loop = asyncio.get_running_loop()
-        job.loop = loop
+        job.outbox = self._outboxes.get(loop) or self._add_outbox(loop)
         job.future = loop.create_future()
         inbox = self._inbox
         if inbox is None or not inbox.put(job):
@@ -68,7 +92,7 @@ class Worker:
         return await job.future
 
     def _start(self) -> _Inbox:
-        with self._starting:
+        with self._lock:
             if self._inbox is None or self._inbox.closed:
                 inbox = _Inbox()
                 thread = threading.Thread(
@@ -79,49 +103,65 @@ class Worker:
                 self._inbox, self._thread = inbox, thread
             return self._inbox
 
+    def _add_outbox(self, loop: asyncio.AbstractEventLoop) -> _Outbox:
+        with self._lock:
+            for other in [other for other in self._outboxes if other.is_closed()]:
+                self._outboxes.pop(other).close()
+            outbox = self._outboxes[loop] = _Outbox(loop)
+        return outbox
+
     async def stop(self, last: Callable[[], None]) -> None:
         """Run ``last`` after all that waits, then end the thread. A later job starts a new one."""
-        with self._starting:
+        with self._lock:
             inbox, thread = self._inbox, self._thread
             self._inbox = self._thread = None
-        if inbox is None or thread is None:
-            return
-        job = Job(last)
-        job.loop = asyncio.get_running_loop()
-        job.future = job.loop.create_future()
-        if inbox.put(job):
-            inbox.close()
-            await job.future
-        await asyncio.get_running_loop().run_in_executor(None, thread.join)
+        loop = asyncio.get_running_loop()
+        if inbox is not None and thread is not None:
+            job = Job(last)
+            job.outbox = self._outboxes.get(loop) or self._add_outbox(loop)
+            job.future = loop.create_future()
+            if inbox.put(job):
+                inbox.close()
+                await job.future
+            thread.join()  # what is left of it takes microseconds
+        with self._lock:
+            outbox = self._outboxes.pop(loop, None)
+        if outbox is not None:
+            outbox.close()
 
     def forget(self) -> None:
         """In a forked child: the thread stayed with the parent."""
         self._inbox = self._thread = None
-        self._starting = threading.Lock()
+        self._outboxes.clear()
+        self._lock = threading.Lock()
 
 
-def run_each(jobs: list[Job]) -> Iterable[list[Job]]:
-    for job in jobs:
-        job.run()
-        yield [job]
+def _give_back(outboxes: dict[asyncio.AbstractEventLoop, _Outbox]) -> None:
+    for loop, outbox in outboxes.items():
+        if loop.is_closed():
+            outbox.close()
+        else:
+            with suppress(RuntimeError):
+                loop.call_soon_threadsafe(outbox.close)
+
+
+def _new_signal() -> tuple[int, int]:
+    """(end to read, end to write) of something a thread can sleep on."""
+    if hasattr(os, "eventfd"):
+        signal = os.eventfd(0, os.EFD_CLOEXEC)
+        return signal, signal
+    return os.pipe()
 
 
 class _Inbox:
-    """Jobs that wait, and a descriptor the thread sleeps on.
-
-    A file descriptor wakes a Python thread for a third of what a lock costs: the writer lets go of the
-    interpreter during the system call, so the two threads do not fight for it.
-    """
+    """Jobs that wait for the thread."""
 
     def __init__(self) -> None:
         self._jobs: deque[Job] = deque()
         self._asleep = False
         self._guard = threading.Lock()
+        self._read, self._write = _new_signal()
         self.closed = False
-        if hasattr(os, "eventfd"):
-            self._read = self._write = os.eventfd(0, os.EFD_CLOEXEC)
-        else:
-            self._read, self._write = os.pipe()
 
     def put(self, job: Job) -> bool:
         with self._guard:
@@ -130,7 +170,7 @@ class _Inbox:
             self._jobs.append(job)
             wake, self._asleep = self._asleep, False
         if wake:
-            self._wake()
+            os.write(self._write, _ONE)
         return True
 
     def close(self) -> None:
@@ -139,7 +179,8 @@ class _Inbox:
             if self.closed:
                 return
             self.closed = True
-        self._wake()
+            if self._asleep:
+                os.write(self._write, _ONE)
 
     def take(self) -> list[Job]:
         """All jobs that wait; sleeps while there are none. Empty when there will be no more."""
@@ -150,54 +191,76 @@ class _Inbox:
                     self._jobs.clear()
                     return found
                 if self.closed:
+                    for descriptor in {self._read, self._write}:
+                        os.close(descriptor)
                     return []
                 self._asleep = True
             os.read(self._read, 8)
 
-    def free(self) -> None:
-        for descriptor in {self._read, self._write}:
-            os.close(descriptor)
 
-    def _wake(self) -> None:
-        with suppress(OSError):  # the thread ended in between
-            os.write(self._write, b"\1\0\0\0\0\0\0\0")
+class _Outbox:
+    """Finished jobs on their way to one event loop, which watches a descriptor for them.
+
+    Loops that cannot watch one are called the usual way, at twice the cost.
+    """
+
+    def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
+        self._loop = loop
+        self._jobs: deque[Job] = deque()
+        self._guard = threading.Lock()
+        self._closed = False
+        self._read, self._write = _new_signal()
+        self._watched = True
+        try:
+            loop.add_reader(self._read, self._drain)
+        except NotImplementedError:
+            self._watched = False
+
+    def put(self, jobs: list[Job]) -> None:
+        self._jobs.extend(jobs)
+        if not self._watched:
+            with suppress(RuntimeError):  # the loop was closed; nobody waits any more
+                self._loop.call_soon_threadsafe(self._deliver)
+            return
+        with self._guard:  # a descriptor that was closed may by now be someone else's
+            if not self._closed:
+                os.write(self._write, _ONE)
+
+    def close(self) -> None:
+        with self._guard:
+            if self._closed:
+                return
+            self._closed = True
+            if self._watched and not self._loop.is_closed():
+                self._loop.remove_reader(self._read)
+            for descriptor in {self._read, self._write}:
+                os.close(descriptor)
+        self._deliver()
+
+    def _drain(self) -> None:
+        os.read(self._read, 8)
+        self._deliver()
+
+    def _deliver(self) -> None:
+        jobs = self._jobs
+        while jobs:
+            job = jobs.popleft()
+            if not self._loop.is_closed():
+                job.deliver()
 
 
-def _serve(inbox: _Inbox, run_group: Callable[[list[Job]], Iterable[list[Job]]]) -> None:
+def _serve(inbox: _Inbox, run_group: RunGroup) -> None:
     while jobs := inbox.take():
         _serve_group(jobs, run_group)
         del jobs  # a sleeping thread must not keep them alive
-    inbox.free()
 
 
-def _serve_group(jobs: list[Job], run_group: Callable[[list[Job]], Iterable[list[Job]]]) -> None:
+def _serve_group(jobs: list[Job], run_group: RunGroup) -> None:
     for done in run_group(jobs):
-        _report(done)
-
-
-def _report(jobs: list[Job]) -> None:
-    by_loop: dict[asyncio.AbstractEventLoop, list[Job]] = {}
-    for job in jobs:
-        if job.loop is not None:
-            by_loop.setdefault(job.loop, []).append(job)
-    for loop, done in by_loop.items():
-        with suppress(RuntimeError):  # the loop was closed; nobody waits any more
-            loop.call_soon_threadsafe(_deliver, done)
-
-
-def _deliver(jobs: list[Job]) -> None:
-    for job in jobs:
-        future = job.future
-        if future is None or future.done():
+        first = done[0].outbox
+        if first is not None and all(job.outbox is first for job in done):
+            first.put(done)
             continue
-        if job.error is None:
-            future.set_result(job.value)
-        elif isinstance(job.error, AgentError):
-            future.set_exception(job.error)
-        else:
-            error = AgentError(
-                "SessionWriteFailed",
-                f"the store failed in a way it should not: {job.error!r}",
-                cause=job.error,
-            )
-            future.set_exception(error)
+        for job in done:
+            if job.outbox is not None:
+                job.outbox.put([job])

@@ -1,0 +1,388 @@
+"""Reading and writing the files of a JSONL store; everything here runs on its thread."""
+
+from __future__ import annotations
+
+import errno
+import os
+import re
+from collections.abc import Callable, Generator, Mapping, Sequence
+from contextlib import contextmanager, suppress
+from functools import wraps
+from pathlib import Path
+from typing import Any, TypeVar
+from urllib.parse import quote, unquote
+
+import msgspec
+
+from ..contract import AgentError, Lease, SessionInfo, StoredEntry, Tail, encode, read_envelope
+from ._base import exists_already, fenced, fork_beyond, is_repeat, leased, moved_on, no_blob, not_found
+from ._blank import blobs_in
+from ._filelock import locked
+from ._jsonl_file import FORMAT_VERSION, ForkPoint, Header, LogFile, render_batch
+from ._sqlite_file import sync_folder
+
+F = TypeVar("F", bound=Callable[..., Any])
+_BLOB_NAME = re.compile(r"sha256-[0-9a-f]{64}")
+_fdatasync = getattr(os, "fdatasync", os.fsync)
+
+
+class _LeaseRow(msgspec.Struct):
+    """What the lock file holds."""
+
+    epoch: int = 0
+    owner: str | None = None
+    until: float = 0.0
+
+
+def _writing(method: F) -> F:
+    """Operating system errors on the way out of ``method`` mean that the medium refused."""
+
+    @wraps(method)
+    def guarded(self: Folder, *args: Any) -> Any:
+        try:
+            return method(self, *args)
+        except OSError as error:
+            raise self.refused(error, "SessionWriteFailed") from error
+
+    return guarded  # pyright: ignore[reportReturnType]
+
+
+def _reading(method: F) -> F:
+    @wraps(method)
+    def guarded(self: Folder, *args: Any) -> Any:
+        try:
+            return method(self, *args)
+        except OSError as error:
+            raise self.refused(error, "SessionReadFailed") from error
+
+    return guarded  # pyright: ignore[reportReturnType]
+
+
+class Folder:
+    def __init__(self, folder: Path, busy_timeout: float) -> None:
+        self._folder = folder
+        self._busy_timeout = busy_timeout
+        self._logs: dict[str, LogFile] = {}
+
+    # Entries
+
+    @_writing
+    def append(
+        self,
+        session_id: str,
+        batch: Sequence[StoredEntry],
+        expected_tail: int,
+        lease: Lease | None,
+        until: float,
+    ) -> None:
+        with self._locked(session_id) as lock:
+            row = _read_lease(lock)
+            if lease is not None and (lease.epoch, lease.owner) != (row.epoch, row.owner):
+                raise fenced(lease, row.epoch)
+            log = self._look(session_id)
+            if log.tail != expected_tail or (expected_tail == 0 and log.exists):
+                if self._holds(log, batch):
+                    return
+                raise moved_on(session_id, expected_tail, log.tail)
+            header = None if log.exists else Header(turnlog=FORMAT_VERSION, session=session_id)
+            self._write(log, render_batch([stored.body for stored in batch], batch[-1].seq, header))
+            if lease is not None:
+                row.until = until
+                _write_lease(lock, row)
+
+    @_reading
+    def read(self, session_id: str, after: int, upto: int | None) -> list[StoredEntry]:
+        log = self._existing(session_id)
+        return [_stored(body) for body in self._bodies(log, after, log.tail if upto is None else upto)]
+
+    @_reading
+    def tail(self, session_id: str) -> Tail | None:
+        log = self._look(session_id)
+        return Tail(seq=log.tail, id=log.tail_id, hash=log.tail_hash) if log.exists else None
+
+    @_reading
+    def sessions(self) -> list[SessionInfo]:
+        if not self._folder.is_dir():
+            return []
+        found: list[SessionInfo] = []
+        for path in self._folder.glob("*.jsonl"):
+            info = self._info(unquote(path.stem))
+            if info is not None:
+                found.append(info)
+        return sorted(found, key=lambda info: info.updated_at, reverse=True)
+
+    def _info(self, session_id: str) -> SessionInfo | None:
+        try:
+            log = self._look(session_id)
+        except AgentError:  # one damaged file must not hide the others
+            return SessionInfo(session_id=session_id, entries=0, created_at="", updated_at="")
+        if not log.exists:
+            return None
+        title = log.title
+        if log.fork is not None:
+            with suppress(AgentError):
+                title = self._existing(log.fork.source).title
+        return SessionInfo(
+            session_id=session_id,
+            entries=log.tail,
+            created_at=log.created_at,
+            updated_at=log.updated_at,
+            title=title,
+            parent_session_id=log.fork.source if log.fork else None,
+            forked_at=log.fork.at if log.fork else None,
+        )
+
+    @_writing
+    def fork(self, source: str, at: int, target: str, first: Sequence[StoredEntry]) -> None:
+        past = self._existing(source)
+        if not 0 < at <= past.tail:
+            raise fork_beyond(source, at, past.tail)
+        shared = read_envelope(self._bodies(past, at - 1, at)[0])
+        with self._locked(target):
+            log = self._look(target)
+            if log.exists:
+                if log.fork and log.fork.source == source and self._holds(log, first):
+                    return
+                raise exists_already(target)
+            point = ForkPoint(source=source, at=at, hash=shared.hash)
+            header = Header(turnlog=FORMAT_VERSION, session=target, fork=point)
+            self._write(log, render_batch([stored.body for stored in first], first[-1].seq, header))
+
+    @_writing
+    def erase(self, session_id: str, bodies: Mapping[int, bytes]) -> None:
+        by_owner: dict[str, dict[int, bytes]] = {}
+        for seq, body in bodies.items():
+            by_owner.setdefault(self._owner(session_id, seq), {})[seq] = body
+        names: set[str] = set()
+        for owner, changed in by_owner.items():
+            with self._locked(owner):
+                names |= self._rewrite(self._look(owner), changed)
+        for name in names:
+            if not any(name.encode() in path.read_bytes() for path in self._folder.glob("*.jsonl")):
+                (self._folder / "blobs" / name).unlink(missing_ok=True)
+
+    def _rewrite(self, log: LogFile, changed: Mapping[int, bytes]) -> set[str]:
+        """Write the file anew beside the old one and put it in its place; returns blobs of what went."""
+        names: set[str] = set()
+        bodies = self._own_bodies(log, 0, len(log.spans))
+        for seq, body in changed.items():
+            place = seq - log.base - 1
+            names |= blobs_in(bodies[place])
+            bodies[place] = body
+        parts: list[bytes] = []
+        start, header = 0, log.header
+        for last in log.batches:
+            parts.append(render_batch(bodies[start : last - log.base], last, header))
+            start, header = last - log.base, None
+        fresh = log.path + ".new"
+        descriptor = os.open(fresh, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
+        try:
+            _write_all(descriptor, b"".join(parts))
+            os.fsync(descriptor)
+        finally:
+            os.close(descriptor)
+        os.replace(fresh, log.path)
+        sync_folder(self._folder)
+        self._logs.pop(log.session_id, None)
+        return names
+
+    # Blobs
+
+    @_writing
+    def put_blob(self, name: str, data: bytes) -> None:
+        path = self._folder / "blobs" / name
+        if path.exists():
+            return
+        path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+        fresh = path.with_name(f"{name}.{os.getpid()}.new")
+        descriptor = os.open(fresh, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
+        try:
+            _write_all(descriptor, data)
+            os.fsync(descriptor)
+        except OSError:
+            os.unlink(fresh)
+            raise
+        finally:
+            os.close(descriptor)
+        os.replace(fresh, path)
+        sync_folder(path.parent)
+
+    @_reading
+    def get_blob(self, name: str) -> bytes:
+        try:
+            if not _BLOB_NAME.fullmatch(name):
+                raise no_blob(name)
+            return (self._folder / "blobs" / name).read_bytes()
+        except FileNotFoundError:
+            raise no_blob(name) from None
+
+    # Leases
+
+    @_writing
+    def claim(self, session_id: str, owner: str, ttl: float, now: float) -> int:
+        with self._locked(session_id) as lock:
+            row = _read_lease(lock)
+            if row.owner is not None and row.owner != owner and row.until > now:
+                raise leased(session_id, row.owner, row.until - now)
+            _write_lease(lock, _LeaseRow(row.epoch + 1, owner, now + ttl))
+            return row.epoch + 1
+
+    @_writing
+    def renew(self, lease: Lease, until: float) -> None:
+        with self._locked(lease.session_id) as lock:
+            row = _read_lease(lock)
+            if (lease.epoch, lease.owner) != (row.epoch, row.owner):
+                raise fenced(lease, row.epoch)
+            row.until = until
+            _write_lease(lock, row)
+
+    @_writing
+    def release(self, lease: Lease) -> None:
+        with self._locked(lease.session_id) as lock:
+            row = _read_lease(lock)
+            if (lease.epoch, lease.owner) == (row.epoch, row.owner):
+                _write_lease(lock, _LeaseRow(row.epoch))
+
+    # Files
+
+    def forget(self) -> None:
+        self._logs.clear()
+
+    def refused(self, error: OSError, code: str) -> AgentError:
+        full = error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
+        what = "the disk is full" if full else str(error)
+        hint = "nothing was written; " if code == "SessionWriteFailed" else ""
+        return AgentError(
+            code,
+            f"{self._folder}: {what}; {hint}check free space and permissions",
+            cause=error,
+            meta={"path": str(self._folder)},
+        )
+
+    def _path(self, session_id: str, ending: str) -> str:
+        name = quote(session_id, safe=" @+=,")
+        return str(self._folder / f"{name.replace('.', '%2E')}{ending}")
+
+    @contextmanager
+    def _locked(self, session_id: str) -> Generator[int]:
+        self._folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+        with locked(self._path(session_id, ".lock"), self._busy_timeout) as lock:
+            yield lock
+
+    def _look(self, session_id: str) -> LogFile:
+        """The file as it is now; only what was added since the last look is read."""
+        path = self._path(session_id, ".jsonl")
+        log = self._logs.get(session_id)
+        try:
+            descriptor = os.open(path, os.O_RDONLY)
+        except FileNotFoundError:
+            return LogFile(path, session_id)
+        try:
+            found = os.fstat(descriptor)
+            if log is None or found.st_ino != log.inode or found.st_size < log.end:
+                log = LogFile(path, session_id, inode=found.st_ino)
+            if found.st_size != log.end:
+                self._logs.pop(session_id, None)  # what is read half way is of no use
+                log.take_in(_read_all(descriptor, log.end, found.st_size))
+        finally:
+            os.close(descriptor)
+        self._logs[session_id] = log
+        return log
+
+    def _existing(self, session_id: str) -> LogFile:
+        log = self._look(session_id)
+        if not log.exists:
+            raise not_found(session_id)
+        return log
+
+    def _write(self, log: LogFile, data: bytes) -> None:
+        """Add ``data`` after the last complete batch, in the place of a torn tail, and wait for the disk."""
+        new = not os.path.exists(log.path)
+        descriptor = os.open(log.path, os.O_RDWR | os.O_CREAT, 0o600)
+        try:
+            if os.fstat(descriptor).st_size > log.end:
+                os.ftruncate(descriptor, log.end)
+            os.lseek(descriptor, log.end, os.SEEK_SET)
+            try:
+                _write_all(descriptor, data)
+                _fdatasync(descriptor)
+            except OSError:
+                with suppress(OSError):  # else it is a torn tail, which counts for nothing
+                    os.ftruncate(descriptor, log.end)
+                raise
+        finally:
+            os.close(descriptor)
+        if new:
+            sync_folder(self._folder)
+
+    def _bodies(self, log: LogFile, after: int, upto: int) -> list[bytes]:
+        upto = min(upto, log.tail)
+        own = self._own_bodies(log, max(after - log.base, 0), max(upto - log.base, 0))
+        if log.fork is None or after >= log.base:
+            return own
+        return self._bodies(self._existing(log.fork.source), after, min(upto, log.base)) + own
+
+    def _own_bodies(self, log: LogFile, first: int, last: int) -> list[bytes]:
+        if first >= last:
+            return []
+        spans = log.spans[first:last]
+        low = spans[0][0]
+        descriptor = os.open(log.path, os.O_RDONLY)
+        try:
+            data = _read_all(descriptor, low, spans[-1][1])
+        finally:
+            os.close(descriptor)
+        return [data[start - low : stop - low] for start, stop in spans]
+
+    def _holds(self, log: LogFile, batch: Sequence[StoredEntry]) -> bool:
+        first, last = batch[0].seq - 1, batch[-1].seq
+        if first < log.base or last > log.tail:
+            return False
+        return is_repeat(batch, (_stored(body).id for body in self._bodies(log, first, last)))
+
+    def _owner(self, session_id: str, seq: int) -> str:
+        log = self._existing(session_id)
+        while log.fork is not None and seq <= log.base:
+            log = self._existing(log.fork.source)
+        if not log.base < seq <= log.tail:
+            raise AgentError("InvalidEntry", f"session {session_id!r} has no entry {seq} to erase")
+        return log.session_id
+
+
+def _stored(body: bytes) -> StoredEntry:
+    envelope = read_envelope(body)
+    return StoredEntry(envelope.seq, envelope.id, envelope.kind, body)
+
+
+def _read_all(descriptor: int, start: int, stop: int) -> bytes:
+    os.lseek(descriptor, start, os.SEEK_SET)
+    parts: list[bytes] = []
+    while start < stop and (part := os.read(descriptor, stop - start)):
+        parts.append(part)
+        start += len(part)
+    return b"".join(parts)
+
+
+def _write_all(descriptor: int, data: bytes) -> None:
+    view = memoryview(data)
+    while view:
+        view = view[os.write(descriptor, view) :]
+
+
+def _read_lease(descriptor: int) -> _LeaseRow:
+    line = _read_all(descriptor, 0, 1 << 16).partition(b"\n")[0]
+    try:
+        return msgspec.json.decode(line, type=_LeaseRow) if line else _LeaseRow()
+    except msgspec.MsgspecError as error:
+        raise AgentError(
+            "SessionCorrupt",
+            "a session's .lock file, which holds its lease, cannot be read; make sure that no writer runs "
+            "and delete it",
+            cause=error,
+        ) from error
+
+
+def _write_lease(descriptor: int, row: _LeaseRow) -> None:
+    os.lseek(descriptor, 0, os.SEEK_SET)
+    _write_all(descriptor, encode(row) + b"\n")  # one line in one write; what may follow it is older
+    os.fsync(descriptor)

@@ -1,0 +1,221 @@
+"""Reading a whole log with distrust: is every entry there, unchanged, and in its place?"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from ..contract import (
+    AgentError,
+    ApprovalDecidedEntry,
+    ApprovalRequestedEntry,
+    Entry,
+    Envelope,
+    ModelInputEntry,
+    ModelOutputEntry,
+    PurgeEntry,
+    RunEndedEntry,
+    RunStartedEntry,
+    Store,
+    StoredEntry,
+    ToolResultsEntry,
+    ToolStartedEntry,
+    Value,
+    digest,
+    expected_hash,
+    read_envelope,
+)
+from ._blank import blank_payload, blobs_in
+from ._ledger import Ledger, check_input
+from ._upcast import decode_log
+from ._views import redacted_ids
+
+
+class Problem(Value, frozen=True, kw_only=True):
+    """One thing that is wrong. ``code``: ``unreadable``, ``gap``, ``changed``, ``order``, ``schema``,
+    ``pairing``, ``purge``, ``blob`` or ``tail``."""
+
+    code: str
+    message: str
+    seq: int | None = None
+    entry_id: str | None = None
+
+
+async def verify(store: Store, session_id: str) -> list[Problem]:
+    """Everything that is wrong with a session's log; empty when nothing is.
+
+    Raises ``SessionNotFound`` for a session that does not exist, and nothing else.
+    """
+    try:
+        stored = await store.read(session_id)
+        tail = await store.tail(session_id)
+    except AgentError as error:
+        if error.code == "SessionNotFound":
+            raise
+        seq = error.meta.get("seq")
+        return [Problem(code="unreadable", message=error.message, seq=seq if isinstance(seq, int) else None)]
+    problems: list[Problem] = []
+    envelopes = _check_chain(session_id, stored, problems)
+    if tail is None or not stored or (tail.seq, tail.id) != (stored[-1].seq, stored[-1].id):
+        last = f"{stored[-1].seq} ({stored[-1].id})" if stored else "none"
+        said = f"{tail.seq} ({tail.id})" if tail else "none"
+        problems.append(
+            Problem(code="tail", message=f"the log ends with entry {last}, the store says {said}")
+        )
+    entries = _check_schema(session_id, stored, problems)
+    if entries is not None:
+        _check_pairing(entries, problems)
+        await _check_purged(store, session_id, entries, envelopes, problems)
+    await _check_blobs(store, stored, problems)
+    return problems
+
+
+def _check_chain(
+    session_id: str, stored: Sequence[StoredEntry], problems: list[Problem]
+) -> list[Envelope | None]:
+    found: list[Envelope | None] = []
+    previous: Envelope | None = None
+    for place, row in enumerate(stored, 1):
+        try:
+            envelope = read_envelope(row.body)
+        except AgentError as error:
+            message = f"entry {place} ({row.id}) cannot be read: {error.message}"
+            problems.append(Problem(code="unreadable", message=message, seq=place, entry_id=row.id))
+            found.append(None)
+            previous = None
+            continue
+        if problem := _check_place(session_id, place, row, envelope, previous, first=place == 1):
+            problems.append(problem)
+        found.append(envelope)
+        previous = envelope
+    if found and found[-1] is not None and found[-1].session_id != session_id:
+        message = f"the last entry belongs to session {found[-1].session_id!r}, not {session_id!r}"
+        problems.append(Problem(code="order", message=message, seq=len(found), entry_id=found[-1].id))
+    return found
+
+
+def _check_place(
+    session_id: str,
+    place: int,
+    row: StoredEntry,
+    envelope: Envelope,
+    previous: Envelope | None,
+    *,
+    first: bool,
+) -> Problem | None:
+    def problem(code: str, message: str) -> Problem:
+        return Problem(code=code, message=message, seq=place, entry_id=envelope.id)
+
+    if (row.seq, row.id, row.kind) != (envelope.seq, envelope.id, envelope.kind):
+        return problem("changed", f"entry {place} is filed as {row[:3]} and says it is {envelope.id}")
+    if envelope.seq != place:
+        return problem("gap", f"entry {place} is missing; entry {envelope.seq} stands in its place")
+    if previous is None and not first:
+        return None  # the one before is unreadable, which was said
+    if envelope.parent_id != (previous.id if previous else None):
+        return problem("order", f"entry {place} follows {envelope.parent_id}, which is not before it")
+    if expected_hash(envelope, previous.hash if previous else "") != envelope.hash:
+        return problem(
+            "changed", f"entry {place} ({envelope.kind} {envelope.id}) was changed: its hash is wrong"
+        )
+    moved = previous is not None and previous.session_id != envelope.session_id
+    if moved and envelope.kind not in ("branch_summary", "session_header"):
+        return problem(
+            "order", f"entry {place} belongs to another session than the one before, without a branch"
+        )
+    return None
+
+
+def _check_schema(
+    session_id: str, stored: Sequence[StoredEntry], problems: list[Problem]
+) -> list[Entry] | None:
+    try:
+        return decode_log(session_id, [row.body for row in stored])
+    except AgentError as error:
+        seq = error.meta.get("seq")
+        if not any(problem.seq == seq and seq is not None for problem in problems):
+            problems.append(
+                Problem(code="schema", message=error.message, seq=seq if isinstance(seq, int) else None)
+            )
+        return None
+
+
+def _check_pairing(entries: Sequence[Entry], problems: list[Problem]) -> None:
+    ledger = Ledger()
+    for entry in entries:
+        try:
+            _check_next(ledger, entry)
+        except AgentError as error:
+            message = f"entry {entry.seq} ({entry.kind} {entry.id}) cannot stand there: {error.message}"
+            problems.append(Problem(code="pairing", message=message, seq=entry.seq, entry_id=entry.id))
+        ledger.apply(entry)
+
+
+def _check_next(ledger: Ledger, entry: Entry) -> None:
+    """The checks that the append of such an entry goes through. Most kinds may stand anywhere."""
+    if isinstance(entry, ModelOutputEntry):
+        ledger.check_output(entry.payload)
+    elif isinstance(entry, ToolResultsEntry):
+        ledger.check_results(entry.payload)
+    elif isinstance(entry, ModelInputEntry):
+        check_input(entry.payload.message)
+    elif isinstance(entry, ToolStartedEntry):
+        ledger.check_tool_start(entry.payload)
+    elif isinstance(entry, RunStartedEntry):
+        ledger.check_run_start(entry.run_id or "")
+    elif isinstance(entry, RunEndedEntry):
+        ledger.check_run_end()
+    elif isinstance(entry, ApprovalRequestedEntry):
+        ledger.check_approval_request(entry.payload)
+    elif isinstance(entry, ApprovalDecidedEntry):
+        ledger.check_approval_decision(entry.payload)
+
+
+async def _check_purged(
+    store: Store,
+    session_id: str,
+    entries: Sequence[Entry],
+    envelopes: Sequence[Envelope | None],
+    problems: list[Problem],
+) -> None:
+    """Content may be gone only where the log says so, and must be gone where it says it was erased."""
+    purged = [
+        entry
+        for entry, envelope in zip(entries, envelopes, strict=True)
+        if envelope and envelope.purged_digest
+    ]
+    said = redacted_ids(entries)
+    for owner in {entry.session_id for entry in purged} - {session_id}:
+        try:
+            said |= redacted_ids(await store.load(owner))
+        except AgentError:
+            continue  # an import may have brought the branch without the rest of its parent
+    for entry in purged:
+        if entry.payload != blank_payload(entry.payload):
+            message = f"entry {entry.seq} ({entry.id}) is marked as purged and has content"
+            problems.append(Problem(code="changed", message=message, seq=entry.seq, entry_id=entry.id))
+        elif entry.id not in said:
+            message = (
+                f"the content of entry {entry.seq} ({entry.id}) is gone, and no purge in the log says so"
+            )
+            problems.append(Problem(code="purge", message=message, seq=entry.seq, entry_id=entry.id))
+    gone = {entry.id for entry in purged}
+    for entry in entries:
+        if isinstance(entry, PurgeEntry):
+            for id in entry.payload.entry_ids:
+                if id not in gone:
+                    message = f"the purge of entry {id} was logged and not finished; purge it again"
+                    problems.append(Problem(code="purge", message=message, seq=entry.seq, entry_id=id))
+
+
+async def _check_blobs(store: Store, stored: Sequence[StoredEntry], problems: list[Problem]) -> None:
+    for row in stored:
+        for name in sorted(blobs_in(row.body)):
+            if b"blob:" + name.encode() not in row.body:
+                continue  # a digest in some text, not a reference
+            try:
+                intact = f"sha256-{digest(await store.get_blob(name))}" == name
+                message = f"the bytes {name} that entry {row.seq} names were changed"
+            except AgentError as error:
+                intact, message = False, f"entry {row.seq} names bytes that are not there: {error.message}"
+            if not intact:
+                problems.append(Problem(code="blob", message=message, seq=row.seq, entry_id=row.id))
