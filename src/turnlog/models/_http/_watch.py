@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 
+_GRACE = 0.02
+
 
 class SilenceWatch:
     """Breaks off a wait that lasts longer than ``limit`` seconds, like ``asyncio.timeout``.
@@ -12,12 +14,13 @@ class SilenceWatch:
     that the consumer spends between two waits does not count.
     """
 
-    __slots__ = ("_cancelling", "_fired", "_handle", "_loop", "_since", "_task", "limit")
+    __slots__ = ("_cancelling", "_fired", "_handle", "_late_since", "_loop", "_since", "_task", "limit")
 
     def __init__(self, limit: float) -> None:
         self.limit = limit
         self._loop = asyncio.get_running_loop()
         self._since: float | None = None
+        self._late_since: float | None = None
         self._task: asyncio.Task[object] | None = None
         self._fired = False
         self._cancelling = 0
@@ -57,6 +60,10 @@ class SilenceWatch:
         if self._since is None or self._task is None:
             return
         left = self._since + self.limit - self._loop.time()
+        if left <= 0 and self._late_since != self._since:
+            # The process may have been asleep: let the loop read what has come meanwhile, then look again.
+            self._late_since = self._since
+            left = _GRACE
         if left > 0:
             self._handle = self._loop.call_later(left, self._look)
             return

@@ -95,42 +95,45 @@ def _decode_loosely(data: bytes) -> Completion:
         raise not_json(data, error) from error
     if not isinstance(found, dict):
         return Completion(error=found)
-    return _fit(cast("dict[str, Any]", found), Completion, {"choices": Choice, "x_groq": GroqExtra})
+    return _fit(cast("dict[str, Any]", found), Completion)
 
 
-_INNER: dict[type, dict[str, type]] = {
-    Choice: {"delta": Delta, "message": Delta},
-    Delta: {"tool_calls": CallDelta, "function_call": FunctionDelta},
-    CallDelta: {"function": FunctionDelta},
-    FunctionDelta: {},
-    GroqExtra: {},
+_ONE: dict[tuple[type, str], type] = {
+    (Completion, "x_groq"): GroqExtra,
+    (Choice, "delta"): Delta,
+    (Choice, "message"): Delta,
+    (Delta, "function_call"): FunctionDelta,
+    (CallDelta, "function"): FunctionDelta,
 }
+_MANY: dict[tuple[type, str], type] = {
+    (Completion, "choices"): Choice,
+    (Delta, "tool_calls"): CallDelta,
+}
+"""(struct, field) → the struct that it holds, or holds a list of."""
 
 
-def _fit(found: dict[str, Any], kind: type, inner: dict[str, type]) -> Any:
+def _fit(found: dict[str, Any], kind: type) -> Any:
     """``kind`` with those fields of ``found`` whose type fits; the others are left empty."""
     taken: dict[str, Any] = {}
     fields = {field.name: field.type for field in msgspec.structs.fields(kind)}
     for name, value in found.items():
         if name not in fields or value is None:
             continue
-        nested = inner.get(name)
-        if nested is not None:
-            value = _fit_nested(value, nested)
-            if value is not None:
-                taken[name] = value
-            continue
-        try:
-            taken[name] = msgspec.convert(value, fields[name], strict=False)
-        except msgspec.ValidationError:
-            if fields[name] == (str | None) and isinstance(value, int | float):
-                taken[name] = str(value)
+        if one := _ONE.get((kind, name)):
+            if isinstance(value, dict):
+                taken[name] = _fit(cast("dict[str, Any]", value), one)
+        elif many := _MANY.get((kind, name)):
+            if isinstance(value, list):
+                items = cast("list[dict[str, Any]]", value)
+                taken[name] = [_fit(item, many) for item in items if type(item) is dict]
+        else:
+            _take(taken, name, value, fields[name])
     return kind(**taken)
 
 
-def _fit_nested(value: Any, nested: type) -> Any:
-    if isinstance(value, list):
-        items = cast("list[Any]", value)
-        fitted = [_fit_nested(item, nested) for item in items if not isinstance(item, list)]
-        return [item for item in fitted if item is not None]
-    return _fit(cast("dict[str, Any]", value), nested, _INNER[nested]) if isinstance(value, dict) else None
+def _take(taken: dict[str, Any], name: str, value: Any, type_: Any) -> None:
+    try:
+        taken[name] = msgspec.convert(value, type_, strict=False)
+    except msgspec.ValidationError:
+        if type_ == (str | None) and isinstance(value, int | float):
+            taken[name] = str(value)  # an id as a number

@@ -15,7 +15,8 @@ class OpenAIChatConfig(HttpModelConfig, frozen=True, kw_only=True):
 
     ``max_tokens_field`` names the limit's field; ``reasoning_back`` where earlier thoughts are sent back;
     ``think_tags`` takes ``<think>…</think>`` at the start of an answer apart as thinking; ``images``
-    says whether the model sees; ``include_usage`` asks for token counts. ``api_version`` is Azure's.
+    says whether the model sees; ``include_usage`` asks for token counts. ``api_version`` is Azure's;
+    ``context_window`` and ``max_output_tokens`` say what a model takes that the table does not know.
     """
 
     reasoning_effort: str | None = None
@@ -35,6 +36,8 @@ class OpenAIChatConfig(HttpModelConfig, frozen=True, kw_only=True):
     think_tags: bool = False
     images: bool | None = None
     include_usage: bool | None = None
+    context_window: int | None = None
+    max_output_tokens: int | None = None
 
     def __post_init__(self) -> None:
         super().__post_init__()

@@ -16,6 +16,7 @@ from ._messages import FAMILY, Form
 from ._quirks import Quirks, quirks_of
 from ._request import RequestBuilder
 from ._stream import ChatReader
+from ._windows import window_of
 
 
 class OpenAIChatModel(HttpModel):
@@ -68,10 +69,13 @@ class OpenAIChatModel(HttpModel):
         quirks = quirks_of(self._url(config), config.model_id)
         sees = quirks.images if config.images is None else config.images
         features = info.features if sees else info.features - {"images"}
+        window, longest = window_of(config.model_id)
         return ModelInfo(
             provider_id=quirks.provider,
             specification=info.specification,
             model_id=info.model_id,
+            context_window=config.context_window or window,
+            max_output_tokens=config.max_output_tokens or longest,
             features=features,
         )
 

@@ -15,12 +15,17 @@ class ThinkSplitter:
     __slots__ = ("_held", "_state")
 
     def __init__(self) -> None:
-        self._state: Literal["before", "inside", "after"] = "before"
+        self._state: Literal["before", "inside", "gap", "after"] = "before"
         self._held: str = ""
 
     def push(self, text: str) -> list[TextChunk | ThinkingChunk]:
         if self._state == "after":
             return [TextChunk(text_delta=text)]
+        if self._state == "gap":  # the blank lines between thought and answer belong to neither
+            text = text.lstrip("\n")
+            if text:
+                self._state = "after"
+            return [TextChunk(text_delta=text)] if text else []
         text = self._held + text
         self._held = ""
         if self._state == "before":
@@ -35,8 +40,8 @@ class ThinkSplitter:
             text = start[len(_OPEN) :]
         thought, found, rest = text.partition(_CLOSE)
         if found:
-            self._state = "after"
             rest = rest.lstrip("\n")
+            self._state = "after" if rest else "gap"
             chunks: list[TextChunk | ThinkingChunk] = [ThinkingChunk(text_delta=thought)] if thought else []
             return [*chunks, TextChunk(text_delta=rest)] if rest else chunks
         keep = _overlap(text)
