@@ -1,0 +1,137 @@
+"""Prints the tables and writes the plots."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import statistics
+import time
+from pathlib import Path
+
+from turnlog.context import Projection, input_sections, result_sections
+from turnlog.contract import Entry, ModelInputEntry, ToolResultsEntry, decode, encode
+
+from . import memory, svg
+from .measure import Needs, Result, run
+from .prices import Price, current_prices
+from .sessions import Recording, read_session
+from .strategies import default
+
+_ROOT = Path(__file__).resolve().parents[2]
+
+
+def main() -> None:
+    shared = Path(os.environ.get("TURNLOG_SHARED", "/work/shared")) / "data"
+    parser = argparse.ArgumentParser(prog="python -m benchmarks.context", description=__doc__)
+    parser.add_argument("sessions", nargs="*", type=Path, help="session files; default: the recorded ones")
+    parser.add_argument(
+        "--data", type=Path, default=shared, help="folder with sessions/ and memory_questions/"
+    )
+    parser.add_argument("--plots", type=Path, default=None, help="folder to write SVG plots to")
+    options = parser.parse_args()
+    files = options.sessions or sorted((options.data / "sessions").glob("*.jsonl"))
+    if not files:
+        print(f"no sessions in {options.data}; name session files, or set TURNLOG_SHARED")
+        return
+    for file in files:
+        report_session(read_session(file), options.plots)
+    questions = options.data / "memory_questions"
+    if questions.is_dir():
+        report_memory(questions, options.plots)
+
+
+def report_session(recording: Recording, plots: Path | None) -> None:
+    prices = current_prices()
+    needs = Needs(recording)
+    results = [run(strategy, recording, needs, prices) for strategy in default()]
+    print(f"\n{recording.name}: {len(recording.entries)} entries, {len(recording.calls)} model calls")
+    print(f"identifiers needed that were last seen 30 or more entries before: {results[0].needed}\n")
+    _print_table(results, prices)
+    report_speed(recording)
+    if plots is not None:
+        _plot(recording, results, prices[0], plots)
+
+
+def _print_table(results: list[Result], prices: list[Price]) -> None:
+    costs = "".join(f"{price.label:>11}" for price in prices)
+    print(f"{'strategy':<28}{costs}{'breaks':>8}{'reuse':>8}{'recall':>8}{'tokens':>9}{'CPU ms':>8}")
+    for result in results:
+        costs = "".join(f"{result.costs[price.label]:>11.2f}" for price in prices)
+        print(
+            f"{result.strategy:<28}{costs}{result.breaks:>8}{result.byte_reuse:>8.1%}{result.recall:>8.1%}"
+            f"{result.mean_tokens:>9,}{result.seconds * 1000:>8.0f}"
+        )
+    models = ", ".join(f"{price.label} {price.model}" for price in prices)
+    print(f"dollars for the whole session at cache prices of {models}; tokens is the mean of a request")
+
+
+def report_speed(recording: Recording) -> None:
+    """What an append and a projection from nothing take."""
+    projection = Projection()
+    times: list[int] = []
+    for entry in recording.entries:
+        started = time.perf_counter_ns()
+        _make_grains(projection, entry)
+        projection.step(entry)
+        times.append(time.perf_counter_ns() - started)
+    times.sort()
+    print(
+        f"\nappend step with grains: p50 {times[len(times) // 2] / 1000:.1f} µs, "
+        f"p90 {times[len(times) * 9 // 10] / 1000:.0f} µs, mean {statistics.mean(times) / 1000:.0f} µs"
+    )
+    bodies = [encode(entry) for entry in recording.entries]
+    started = time.process_time()
+    entries: list[Entry] = [decode(body, Entry) for body in bodies]
+    decoded = time.process_time()
+    Projection.of(entries).emit()
+    done = time.process_time()
+    print(
+        f"from nothing: {len(entries)} entries, {sum(map(len, bodies)) / 1e6:.1f} MB: decoding "
+        f"{(decoded - started) * 1000:.0f} ms, projecting {(done - decoded) * 1000:.0f} ms"
+    )
+
+
+def _make_grains(projection: Projection, entry: Entry) -> None:
+    if isinstance(entry, ModelInputEntry):
+        input_sections(projection, entry.payload.message)
+    elif isinstance(entry, ToolResultsEntry):
+        for part in entry.payload.message.tool_results:
+            result_sections(projection, part.payload.content)
+
+
+def report_memory(folder: Path, plots: Path | None) -> None:
+    scenarios = memory.read_scenarios(folder)
+    asked = sum(len(scenario["questions"]) for scenario in scenarios)
+    print(f"\nanswers retained, of {asked} exact-answer questions, by share of the text kept")
+    print(f"{'':<28}" + "".join(f"{budget:>8.0%}" for budget in memory.BUDGETS))
+    rows: list[tuple[str, list[float]]] = []
+    for name, shrink in memory.SHRINKS.items():
+        kept = [memory.retention(scenarios, shrink, budget) for budget in memory.BUDGETS]
+        rows.append((name, kept))
+        print(f"{name:<28}" + "".join(f"{share:>8.1%}" for share in kept))
+    if plots is not None:
+        groups = [f"{budget:.0%} kept" for budget in memory.BUDGETS]
+        _write(
+            plots / "context-memory.svg", svg.bars("Answers that survive a budget", "answers", groups, rows)
+        )
+
+
+def _plot(recording: Recording, results: list[Result], price: Price, plots: Path) -> None:
+    dots = [(result.strategy, result.costs[price.label], result.recall) for result in results]
+    title = f"Cost of {len(recording.calls)} calls ({price.model}) and what is still visible"
+    _write(plots / "context-cost.svg", svg.scatter(title, "dollars", "needed identifiers visible", dots))
+    series = [
+        (result.strategy, [(float(call), float(size)) for call, size in enumerate(result.sizes)][::3])
+        for result in results
+    ]
+    _write(plots / "context-size.svg", svg.lines("Size of each request", "model call", "tokens", series))
+
+
+def _write(path: Path, text: str) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(text, encoding="utf-8")
+    print(f"wrote {path.relative_to(_ROOT) if path.is_relative_to(_ROOT) else path}")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,66 @@
+"""Exact-answer questions over long conversations: which answers survive a budget."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from turnlog.context import Vocabulary, extract_words
+
+BUDGETS = (0.10, 0.20, 0.35, 0.50)
+
+Shrink = Callable[[list[str], float], list[str]]
+
+
+def first_words(turns: list[str], share: float) -> list[str]:
+    return [turn[: int(len(turn) * share)] for turn in turns]
+
+
+def newest_turns(turns: list[str], share: float) -> list[str]:
+    left = int(sum(map(len, turns)) * share)
+    kept: list[str] = []
+    for turn in reversed(turns):
+        kept.insert(0, turn[max(len(turn) - left, 0) :])
+        left -= len(turn)
+        if left <= 0:
+            break
+    return kept
+
+
+def rare_words(turns: list[str], share: float) -> list[str]:
+    """Each turn cut when it is written, by what the log knew then."""
+    vocabulary = Vocabulary()
+    kept: list[str] = []
+    for turn in turns:
+        kept.append(extract_words(turn, vocabulary, int(len(turn) * share)))
+        vocabulary.add(turn)
+    return kept
+
+
+SHRINKS: dict[str, Shrink] = {
+    "first words of each turn": first_words,
+    "sliding window": newest_turns,
+    "turnlog, rare words": rare_words,
+}
+
+
+def read_scenarios(folder: Path) -> list[dict[str, Any]]:
+    return [json.loads(path.read_text(encoding="utf-8")) for path in sorted(folder.glob("*.json"))]
+
+
+def retention(scenarios: list[dict[str, Any]], shrink: Shrink, share: float) -> float:
+    """The share of all questions one of whose answers is still there, word for word."""
+    asked = kept = 0
+    for scenario in scenarios:
+        text = "\n".join(shrink(scenario["turns"], share)).lower()
+        for question in scenario["questions"]:
+            asked += 1
+            kept += any(_holds(text, answer.lower()) for answer in question["answers"])
+    return kept / max(asked, 1)
+
+
+def _holds(text: str, answer: str) -> bool:
+    return re.search(rf"(?<!\w){re.escape(answer)}(?!\w)", text) is not None
