@@ -70,6 +70,8 @@ def check_batch(session_id: str, batch: Sequence[StoredEntry], expected_tail: in
     check_session_id(session_id)
     if not batch:
         raise AgentError("InvalidEntry", f"an append to session {session_id!r} holds no entry")
+    if len({stored.id for stored in batch}) != len(batch):
+        raise AgentError("InvalidEntry", f"an append to session {session_id!r} uses an entry id twice")
     for place, stored in enumerate(batch, expected_tail + 1):
         if stored.seq != place:
             raise AgentError(

@@ -125,8 +125,8 @@ class Ledger:
             case ToolResultsEntry():
                 for outcome in entry.payload.outcomes:
                     self._close_call(outcome.tool_call_id)
-                if not self.open_calls and self.current_run:
-                    self.status = "model_running"
+                if not self.open_calls:
+                    self.status = "model_running" if self.current_run else "idle"
             case ToolStartedEntry():
                 self.started[entry.payload.tool_call_id] = entry.payload.attempt
                 self.status = "tool_running"

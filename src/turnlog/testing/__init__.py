@@ -13,15 +13,18 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from turnlog.models import ScriptedCall, ScriptedError, ScriptedModel, Turn
 
+    from ._fault_store import FaultStore, StoreFault, fail_append, fill_disk, slow_append
     from ._golden import check_trace, read_trace
     from ._ids import FixedIds
     from ._loopback import Loopback, LoopbackAnswer, LoopbackRequest
     from ._model_cases import CaseCall, ModelCase, ModelReport, Wired
     from ._model_checks import check_model
+    from ._store_checks import check_store
     from ._time import FixedClock, VirtualClock
 
 __all__ = [
     "CaseCall",
+    "FaultStore",
     "FixedClock",
     "FixedIds",
     "Loopback",
@@ -32,12 +35,17 @@ __all__ = [
     "ScriptedCall",
     "ScriptedError",
     "ScriptedModel",
+    "StoreFault",
     "Turn",
     "VirtualClock",
     "Wired",
     "check_model",
+    "check_store",
     "check_trace",
+    "fail_append",
+    "fill_disk",
     "read_trace",
+    "slow_append",
 ]
 
 _HOMES: dict[str, str] = {
@@ -53,6 +61,7 @@ _HOMES: dict[str, str] = {
     "ScriptedCall": "turnlog.models",
     "ScriptedError": "turnlog.models",
     "ScriptedModel": "turnlog.models",
+    "StoreFault": "turnlog.testing._fault_store",
     "Turn": "turnlog.models",
     "VirtualClock": "turnlog.testing._time",
     "Wired": "turnlog.testing._model_cases",
@@ -60,7 +69,10 @@ _HOMES: dict[str, str] = {
     "check_store": "turnlog.testing._store_checks",
     "check_trace": "turnlog.testing._golden",
     "check_widget": "turnlog.testing._widget_checks",
+    "fail_append": "turnlog.testing._fault_store",
+    "fill_disk": "turnlog.testing._fault_store",
     "read_trace": "turnlog.testing._golden",
+    "slow_append": "turnlog.testing._fault_store",
 }
 """Name → the module that has it."""
 
