@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import msgspec
 import pytest
 
 from context.context_log import CLAUDE, GPT, Log, call
@@ -10,10 +11,16 @@ from turnlog.contract import (
     HINTS,
     LIVE_SCREEN,
     AgentError,
+    Image,
+    ImagePart,
     LevelOfDetailSections,
     ModelCallFailed,
+    ModelInput,
+    Purge,
     RuntimeInit,
     encode,
+    text_part,
+    user_message,
 )
 
 
@@ -21,6 +28,7 @@ def texts(projection: Projection) -> list[str]:
     return [encode(message.parts).decode() for message in projection.emit(CLAUDE).messages]
 
 
+@pytest.mark.spec("C-10")
 def test_everything_is_sent_and_bookkeeping_never() -> None:
     log = Log()
     log.run()
@@ -74,6 +82,7 @@ def test_emitting_again_gives_the_same_objects_and_costs_what_is_new() -> None:
     assert second.context_hash == Projection.of(log.entries).emit(CLAUDE).context_hash
 
 
+@pytest.mark.spec("C-10")
 def test_sections_come_behind_the_text_as_headings() -> None:
     log = Log()
     shown = LevelOfDetailSections(
@@ -90,6 +99,7 @@ def test_sections_come_behind_the_text_as_headings() -> None:
     )
 
 
+@pytest.mark.spec("C-7")
 def test_runtime_data_and_overrides_are_in_the_system_prompt() -> None:
     log = Log()
     log.prompt("be brief")
@@ -130,3 +140,55 @@ def test_redacted_words_are_gone_and_pairs_stay() -> None:
     assert "hunter2" not in wire
     assert wire.count("[redacted]") == 2
     assert [message.role for message in projection.emit(CLAUDE).messages] == ["user", "assistant", "tool"]
+
+
+@pytest.mark.spec("H-9")
+def test_a_purged_log_gives_the_same_context_before_and_after_it_is_read_again() -> None:
+    log = Log()
+    log.prompt("be brief")
+    said = log.user("my password is hunter2")
+    made = log.output("noted", call("a", secret="hunter2"), thinking="hunter2")
+    log.results(a="done")
+    projection = Projection.of(log.entries)
+    projection.step(log.add(Purge(entry_ids=[said.id, made.id])))
+    assert "hunter2" not in encode(projection.emit(CLAUDE).messages).decode()
+    blank_input = msgspec.structs.replace(said.payload.message, parts=[text_part("[redacted]")])
+    blank_output = msgspec.structs.replace(
+        made.payload.message, parts=[text_part("[redacted]"), call("a")], meta=None
+    )
+    erased = {
+        said.id: msgspec.structs.replace(said.payload, message=blank_input),
+        made.id: msgspec.structs.replace(made.payload, message=blank_output),
+    }
+    reread = [
+        msgspec.structs.replace(entry, payload=erased[entry.id], purged_digest="d")
+        if entry.id in erased
+        else entry
+        for entry in log.entries
+    ]
+    assert Projection.of(reread).emit(CLAUDE).context_hash == projection.emit(CLAUDE).context_hash
+
+
+@pytest.mark.spec("H-9")
+def test_a_redacted_prompt_and_redacted_tools_are_gone_too() -> None:
+    log = Log()
+    prompt = log.prompt("the admin password is hunter2")
+    tools = log.tools("read")
+    log.user("hi")
+    projection = Projection.of(log.entries)
+    projection.step(log.redact(prompt, tools))
+    context = projection.emit(CLAUDE)
+    assert context.system_prompt == "[redacted]"
+    assert [(tool.name, tool.description) for tool in context.tool_specs] == [("read", "[redacted]")]
+    assert context.context_hash == Projection.of(log.entries).emit(CLAUDE).context_hash
+
+
+def test_pictures_count_by_their_tokens_and_go_through_unchanged() -> None:
+    log = Log()
+    picture = ImagePart(payload=Image(mime_type="image/png", data="A" * 400_000))
+    log.add(ModelInput(message=user_message([text_part("see"), picture], run_id="run_1")))
+    log.output(call("a"))
+    log.results(a=[text_part("and this"), picture])
+    context = Projection.of(log.entries).emit(CLAUDE)
+    assert context.messages[0].parts[1] == picture
+    assert 2_900 < context.stats.estimated_tokens < 3_300

@@ -15,10 +15,15 @@ from ._units import InputUnit, Level, OutputUnit, ResultsUnit, TextUnit, Unit
 
 def apply_fold(units: Sequence[Unit], fold: Fold, *, entry_id: str, timestamp: str) -> list[Unit]:
     """The units after ``fold``."""
-    result = lower_items(units, fold.items)
+    result = lower_items(without_screens(units), fold.items)
     for segment in fold.segments:
         result = replace_stretch(result, segment, entry_id=entry_id, timestamp=timestamp)
     return result
+
+
+def without_screens(units: Sequence[Unit]) -> list[Unit]:
+    """A screen shown at a fold is of no more use at the next one, which shows its own."""
+    return [unit for unit in units if type(unit) is not TextUnit or unit.kind != "screen"]
 
 
 def lower_items(units: Sequence[Unit], items: Sequence[FoldItem]) -> list[Unit]:

@@ -8,14 +8,14 @@ from typing import Literal, NamedTuple, TypeAlias
 from turnlog.contract import AgentError, Fold, FoldItem, FoldSegment, ModelInvocationDescriptor
 
 from ._digest import Line, digest_units, gist_of, render_lines
-from ._fold import apply_fold, can_cut, is_settled
+from ._fold import apply_fold, can_cut, is_settled, without_screens
 from ._lane import unit_weight
 from ._limits import ModelLimits, fold_threshold, smallest_limits
 from ._merge import shrink_lines
 from ._oversize import excerpt
 from ._projection import Projection
 from ._render import grain_text
-from ._units import InputUnit, OutputUnit, ResultsUnit, TextUnit, Unit
+from ._units import InputUnit, Level, OutputUnit, ResultsUnit, TextUnit, Unit
 
 FoldReason: TypeAlias = Literal["threshold", "cold", "turn_end", "overflow", "manual"]
 
@@ -61,11 +61,13 @@ class FoldPlanner:
         Raises ``ConfigInvalid`` when prompt and tools alone leave no room, and ``ContextOverflow`` when the
         provider refused the prompt and nothing is left to shrink.
         """
+        if not self.options.fold and reason not in {"overflow", "manual"}:
+            return None
         before = self.projection.tokens(self.target)
         threshold = self._threshold(limits)
         self._check_head(threshold)
         due = self._due(reason, before, threshold, cold=cold, turn_end=turn_end)
-        if due is None or (not self.options.fold and due != "overflow"):
+        if due is None:
             return None
         overflow_step = max(overflow_step, 1) if due == "overflow" else 0
         if overflow_step > MAX_OVERFLOW_STEPS:
@@ -74,8 +76,11 @@ class FoldPlanner:
                 f"the prompt still does not fit after {MAX_OVERFLOW_STEPS} folds (about {before} tokens); "
                 "set context.window to the model's real window, or start a new session",
             )
-        self.units = list(self.units)  # only now: a plan that is not due costs nothing
-        self._work(self._aim(due, before, threshold, overflow_step))
+        self.units = without_screens(self.units)  # only now: a plan that is not due costs nothing
+        aim = self._aim(due, before, threshold, overflow_step)
+        if not self._is_worth_trying(aim):
+            return None
+        self._work(aim)
         return self._finish(due, before, overflow_step)
 
     # ── whether ──
@@ -126,6 +131,15 @@ class FoldPlanner:
             ceiling=whole if reason not in {"overflow"} else int(whole * share),
             merge_at=int(self.projection.meter.weight(threshold, self.target) * options.merge_share),
         )
+
+    def _is_worth_trying(self, aim: Aim) -> bool:
+        """Whether enough could be freed at best; says so at the cost of a sum, before any text is made."""
+        if aim.reason in {"overflow", "manual"}:
+            return True
+        weights = [unit_weight(unit, self.options) for unit in self.units]
+        kept = self.kept_from(aim.tail)
+        most = sum(weights[:kept]) + max(weights[kept:], default=0)
+        return self.projection.meter.tokens(most, self.target) >= self.options.min_freed_tokens
 
     # ── what ──
 
@@ -191,18 +205,19 @@ class FoldPlanner:
 
     def _shed(self, aim: Aim) -> None:
         """Old tool results go to their gist where they stand, oldest first."""
-        weight = self.weight()
+        weight, units = self.weight(), list(self.units)
         for position in range(self.kept_from(aim.tail)):
             if weight <= aim.target:
-                return
-            unit = self.units[position]
+                break
+            unit = units[position]
             if type(unit) is not ResultsUnit:
                 continue
-            before = unit_weight(unit, self.options)
             items = [item for call_id in unit.found if (item := self._gist_item(unit, call_id)) is not None]
             if items:
-                self._lower(items)
-                weight -= before - unit_weight(self.units[position], self.options)
+                units[position] = unit.lowered({_call(item): Level(item.grain, item.text) for item in items})
+                self._note(items)
+                weight += unit_weight(units[position], self.options) - unit_weight(unit, self.options)
+        self.units = units
 
     def _gist_item(self, unit: ResultsUnit, call_id: str) -> FoldItem | None:
         found = unit.found[call_id]
@@ -296,9 +311,12 @@ class FoldPlanner:
                 return position
         return len(self.units)
 
-    def _lower(self, items: Sequence[FoldItem]) -> None:
+    def _note(self, items: Sequence[FoldItem]) -> None:
         for item in items:
             self._items[item.entry_id, item.tool_call_id] = item
+
+    def _lower(self, items: Sequence[FoldItem]) -> None:
+        self._note(items)
         self._apply(Fold(reason="", tokens_before=0, tokens_after=0, items=list(items)))
 
     def _replace(self, begin: int, end: int, lines: Sequence[Line]) -> None:
@@ -353,6 +371,10 @@ class FoldPlanner:
                 case OutputUnit() | TextUnit():
                     pass
         return [item for key, item in self._items.items() if key in visible]
+
+
+def _call(item: FoldItem) -> str:
+    return item.tool_call_id or ""
 
 
 def _first_id(unit: Unit) -> str:

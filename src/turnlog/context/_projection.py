@@ -206,6 +206,18 @@ class Projection:
         if self._is_hidden(entry):
             payload = redact_fold(payload)
         self.units = self.apply(payload, entry_id=entry.id, timestamp=entry.timestamp)
+        if payload.screen is not None:
+            place = (entry.id, entry.seq)
+            self.units.append(
+                TextUnit(
+                    "screen",
+                    payload.screen,
+                    entry_id=entry.id,
+                    timestamp=entry.timestamp,
+                    first=place,
+                    last=place,
+                )
+            )
         if self.recap is not None and self._is_used(self.recap):
             self.recap = None
         self.shown_hints = None

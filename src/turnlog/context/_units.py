@@ -39,7 +39,7 @@ from ._render import (
     without_thinking,
 )
 
-TextKind: TypeAlias = Literal["segment", "branch"]
+TextKind: TypeAlias = Literal["segment", "branch", "screen"]
 
 RANK: dict[Grain, int] = {"live": 0, "summary": 1, "gist": 2}
 """The ladder of grains; a level only ever goes up in number."""
@@ -263,7 +263,7 @@ class ResultsUnit:
 
 
 class TextUnit:
-    """A text that stands for a stretch of entries, or introduces a branch."""
+    """A text that stands for a stretch of entries, introduces a branch, or shows the screen after a fold."""
 
     __slots__ = (
         "_message",
