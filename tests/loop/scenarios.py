@@ -12,6 +12,7 @@ from turnlog import Agent, tool
 from turnlog.context import ContextOptions
 from turnlog.contract import AgentError, RetryPolicy, RunEvent, Store, ToolPolicy
 from turnlog.history import MemoryStore
+from turnlog.loop import fork_session
 from turnlog.models import ProviderRouter, by_role
 from turnlog.testing import FixedClock, FixedIds, ScriptedModel, Turn
 from turnlog.tools import ToolError
@@ -177,6 +178,15 @@ async def die_at(agent: Agent, kind: str, text: str) -> None:
     store.dead = False
 
 
+async def forked(stage: Stage) -> None:
+    agent = stage.agent([Turn(tool_calls=[call("add", a=2, b=2)]), "Four."])
+    await agent.run("2 + 2?", session="parent")
+    entries = await stage.store.load("parent")
+    at = next(entry.seq for entry in entries if entry.kind == "tool_started")
+    await fork_session(stage.store, "parent", at=at, target=SESSION, clock=stage.clock, ids=stage.ids)
+    await stage.agent(["Still four, I think."]).run("Are you sure?", session=SESSION)
+
+
 async def approved(stage: Stage) -> None:
     agent = stage.agent([Turn(tool_calls=[call("send", to="bob", text="hello")]), "Bob knows."])
     result = await agent.run("Greet Bob.", session=SESSION)
@@ -312,4 +322,5 @@ TRACES: dict[str, tuple[str, Callable[[Stage], Awaitable[None]]]] = {
     "G-13": ("two_providers", two_providers),
     "G-14": ("notebook_over_a_fold", notebook_over_a_fold),
     "G-15": ("router_failover", router_failover),
+    "G-17": ("forked", forked),
 }

@@ -6,6 +6,7 @@ from ._agent import Agent
 from ._agent_config import AgentConfig, load_config
 from ._decide import decide, plan_retry
 from ._decisions import record_decision
+from ._fork import fork_session
 from ._hooks import Hooks
 from ._loop import AgentLoop
 from ._replay import ReplayReport, replay, replay_entries
@@ -21,6 +22,7 @@ __all__ = [
     "RunState",
     "Tool",
     "decide",
+    "fork_session",
     "load_config",
     "plan_retry",
     "record_decision",

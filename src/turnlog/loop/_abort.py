@@ -16,6 +16,10 @@ class RunInterrupted(Exception):
         self.error = error
 
 
+class RunLeft(Exception):
+    """Raised inside the runner to leave a run as it is: open in the log, for somebody to go on with."""
+
+
 class AbortScope:
     """``with scope:`` around an await makes that await interruptible by ``request``.
 

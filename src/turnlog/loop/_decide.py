@@ -64,7 +64,9 @@ def decide(state: RunState) -> Effect:
     if state.open_calls:
         ready = tuple(call for call in state.open_calls if not call.awaits_human)
         return RunTools(ready) if ready else AwaitHuman(tuple(state.awaiting))
-    answered = state.output is not None and not state.calls
+    # A provider that paused its own work is simply asked to go on.
+    paused = state.output is not None and state.output.payload.finish_reason == "pause"
+    answered = state.output is not None and not state.calls and not paused
     if answered and not state.input_pending:
         return EndRun()
     if state.output is None and not state.input_pending and not state.call_index:

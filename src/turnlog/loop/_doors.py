@@ -152,6 +152,10 @@ class ContextDoor(Protocol):
 
     def fold_overflow(self, state: RunState, step: int, target: ModelInvocationDescriptor) -> Fold | None: ...
 
+    def screen(self) -> str | None:
+        """The whole LiveScreen as it is now."""
+        ...
+
     def input_sections(self, message: Message) -> LevelOfDetailSections | None: ...
 
     def result_sections(

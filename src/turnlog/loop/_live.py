@@ -11,7 +11,7 @@ from typing import Any, TypeAlias
 import msgspec
 
 from turnlog.approvals import check_decision
-from turnlog.assembly import MessageAssembler
+from turnlog.assembly import Assembled, MessageAssembler
 from turnlog.contract import (
     AgentError,
     ApprovalDecided,
@@ -114,7 +114,7 @@ class LiveCollector:
         if assembler.error is not None:
             return Outcome(error=error_of(assembler.error), shown=assembler.shown, usage=usage, target=target)
         done = assembler.finish(timestamp)
-        if not done.message.text.strip() and not done.message.tool_calls:
+        if not done.message.text.strip() and not done.message.tool_calls and not _goes_on(done):
             return Outcome(
                 error=_nothing_said(done.finish_reason), shown=assembler.shown, usage=usage, target=target
             )
@@ -135,6 +135,13 @@ def error_of(error: StreamError) -> ErrorInfo:
         error.error_code, scrub(error.message or error.error_code), retryable=error.retryable, meta=meta
     )
     return found.to_info()
+
+
+def _goes_on(done: Assembled) -> bool:
+    """A paused turn may hold nothing but the provider's own blocks, which it wants back."""
+    return done.finish_reason == "pause" and any(
+        part.kind != "tool_result" and part.payload.provider_data is not None for part in done.message.parts
+    )
 
 
 def _nothing_said(finish_reason: str) -> ErrorInfo:

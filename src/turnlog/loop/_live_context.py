@@ -41,6 +41,9 @@ class LiveContext:
     def fold_overflow(self, state: RunState, step: int, target: ModelInvocationDescriptor) -> Fold | None:
         return FoldPlanner(self._projection, target=target).plan("overflow", overflow_step=step)
 
+    def screen(self) -> str | None:
+        return self._host.screen()
+
     def _is_cold(self, state: RunState) -> bool:
         if state.last_answer_at is None:
             return False

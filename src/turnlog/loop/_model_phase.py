@@ -50,7 +50,7 @@ async def call_model(record: Recorder, doors: Doors, order: CallModel) -> AsyncG
     )
     target, reason = doors.model.target(metadata)
     if (fold := doors.context.fold_before(state, target)) is not None:
-        _stage_fold(record, fold)
+        _stage_fold(record, doors, fold)
     specs = doors.tools.specs(state)
     if specs != (state.tools or []):
         record.stage(session.change_tools(specs))
@@ -184,10 +184,11 @@ def shrink_context(record: Recorder, doors: Doors, order: ShrinkContext) -> None
             f"the prompt does not fit and nothing is left to fold: {failure.error.message}; "
             "use a model with a larger window, or shorten the system prompt, the tools or the message",
         )
-    _stage_fold(record, fold)
+    _stage_fold(record, doors, fold)
 
 
-def _stage_fold(record: Recorder, fold: Fold) -> None:
+def _stage_fold(record: Recorder, doors: Doors, fold: Fold) -> None:
+    fold = msgspec.structs.replace(fold, screen=doors.context.screen())
     entry = record.stage(record.session.append_fold(fold))
     record.tell(
         ContextEvent,

@@ -12,6 +12,10 @@ from turnlog.contract import (
     ApprovalDecided,
     ApprovalDecidedEntry,
     ApprovalRequestedEntry,
+    BranchSummaryEntry,
+    CompactionSummaryEntry,
+    CustomEntry,
+    DeltaBatchEntry,
     Entry,
     ErrorInfo,
     Fold,
@@ -22,9 +26,12 @@ from turnlog.contract import (
     MessageDelta,
     ModelCallFailedEntry,
     ModelCallStartedEntry,
+    ModelChangeEntry,
     ModelInputEntry,
     ModelInvocationDescriptor,
     ModelOutputEntry,
+    PurgeEntry,
+    RedactionEntry,
     RequestMetadata,
     RetryPolicy,
     RunEndedEntry,
@@ -41,10 +48,9 @@ from turnlog.contract import (
     encode,
     to_plain_text,
 )
-from turnlog.history import Session
 from turnlog.tools import ToolAnswer
 
-from ._abort import AbortScope, RunInterrupted
+from ._abort import AbortScope, RunInterrupted, RunLeft
 from ._decide import plan_retry
 from ._doors import (
     Answer,
@@ -68,8 +74,19 @@ _FROM_OUTSIDE = ("RunAborted", "RunTimeout", "HookFailed")
 """Ends of a run that no decision of the loop explains."""
 
 
-class TapeEnded(Exception):
+class TapeEnded(RunLeft):
     """The recording stops here: the run was still open."""
+
+
+_BY_OTHERS = (
+    RedactionEntry,
+    PurgeEntry,
+    CustomEntry,
+    CompactionSummaryEntry,
+    ModelChangeEntry,
+    DeltaBatchEntry,
+)
+"""What anybody may append while a run goes; the runner neither writes it nor waits for it."""
 
 
 class Tape:
@@ -78,16 +95,25 @@ class Tape:
     def __init__(self, recorded: list[Entry]) -> None:
         self.recorded = recorded
         self.mismatch: tuple[int, str] | None = None
-        self._session: Session | None = None
+        self._warm: WarmSession | None = None
 
-    def follow(self, session: Session) -> None:
-        self._session = session
+    def follow(self, warm: WarmSession) -> None:
+        self._warm = warm
+
+    def copy(self) -> None:
+        """Take the next entry as it is: a fact from outside."""
+        warm, entry = self._warm, self.recorded[self._cursor]
+        assert warm is not None
+        written = warm.session.append_recorded(entry.payload, run_id=entry.run_id, meta=entry.meta)
+        self.compare(written)
+        warm.step(written)
 
     @property
     def position(self) -> int:
         """How many entries have been written again."""
-        session = self._session
-        return 0 if session is None else len(session.entries) + len(session.staged)
+        if self._warm is None:
+            return 0
+        return len(self._warm.session.entries) + len(self._warm.session.staged)
 
     @property
     def ended(self) -> bool:
@@ -99,8 +125,19 @@ class Tape:
         return max(self.position, 1)
 
     def peek(self) -> Entry:
-        if self.ended:
-            raise TapeEnded
+        """What comes next in the run. What others appended meanwhile is taken in on the way."""
+        while not self.ended:
+            entry = self.recorded[self._cursor]
+            if isinstance(entry, BranchSummaryEntry):
+                raise RunLeft  # the run stayed behind in the session this one was forked from
+            if not isinstance(entry, _BY_OTHERS) and not _by_host(entry):
+                return entry
+            self.copy()
+        raise TapeEnded
+
+    @property
+    def next(self) -> Entry:
+        """The next entry, whoever wrote it."""
         return self.recorded[self._cursor]
 
     def after(self, skip: int = 0) -> Iterator[Entry]:
@@ -128,6 +165,10 @@ class Tape:
             return
         self.mismatch = self.mismatch or (entry.seq, show_difference(expected, entry))
         raise AgentError("ReplayMismatch", f"entry {entry.seq} differs:\n{self.mismatch[1]}")
+
+
+def _by_host(entry: Entry) -> bool:
+    return isinstance(entry, WidgetEventEntry) and entry.payload.tool_call_id is None
 
 
 def show_difference(expected: Entry, found: Entry) -> str:

@@ -23,6 +23,7 @@ from turnlog.contract import (
 from turnlog.history import MemoryStore, Session
 from turnlog.widgets import MemoryNotebookWidget, TodoWidget, Widget, WidgetHost, WorkspaceWidget
 
+from ._abort import RunLeft
 from ._doors import Doors
 from ._recorded import (
     RecordedClock,
@@ -80,11 +81,12 @@ async def replay_entries(
     try:
         warm = await _open(tape, session_id, options, widgets)
         while not tape.ended:
-            if isinstance(tape.peek(), RunStartedEntry):
+            if isinstance(tape.next, RunStartedEntry):
                 runs += 1
                 await _run_again(tape, warm)
             else:
-                await _copy(tape, warm)
+                tape.copy()
+                await warm.session.commit()
     except TapeEnded:
         open_run = True
     except AgentError as error:
@@ -122,23 +124,13 @@ async def _open(
         title=header.payload.title,
         metadata=header.payload.metadata,
     )
-    tape.follow(session)
     warm = WarmSession(session, RunState(), Projection(options or ContextOptions()), WidgetHost(widgets))
+    tape.follow(warm)
     return warm
 
 
-async def _copy(tape: Tape, warm: WarmSession) -> None:
-    """An entry that no run wrote is a fact from outside: it is taken as it is."""
-    entry = warm.session.append_recorded(
-        tape.peek().payload, run_id=tape.peek().run_id, meta=tape.peek().meta
-    )
-    tape.compare(entry)
-    warm.step(entry)
-    await warm.session.commit()
-
-
 async def _run_again(tape: Tape, warm: WarmSession) -> None:
-    started = tape.peek()
+    started = tape.next
     assert isinstance(started, RunStartedEntry)
     doors = Doors(
         model=RecordedModel(tape),
@@ -150,8 +142,13 @@ async def _run_again(tape: Tape, warm: WarmSession) -> None:
     runner = Runner(warm, doors, RecordedClock(tape), started.run_id or "")
     runner.record.check = tape.compare
     runner.record.home = tape.session_id
-    async for _ in runner.stream(_input_of(tape, started)):
-        pass
+    try:
+        async for _ in runner.stream(_input_of(tape, started)):
+            pass
+    except TapeEnded:
+        raise
+    except RunLeft:
+        pass  # what follows on the tape is not this run's
 
 
 def _input_of(tape: Tape, started: RunStartedEntry) -> RunInput:

@@ -31,7 +31,7 @@ from turnlog.contract import (
     RunStarted,
 )
 
-from ._abort import RunInterrupted
+from ._abort import RunInterrupted, RunLeft
 from ._decide import AbandonCall, AwaitHuman, CallModel, EndRun, Nothing, RunTools, ShrinkContext, decide
 from ._doors import Doors
 from ._model_phase import call_model, shrink_context
@@ -60,6 +60,8 @@ class Runner:
             async with aclosing(self._drive()) as events:
                 async for event in events:
                     yield event
+        except RunLeft:
+            raise
         except RunInterrupted as stop:
             for event in await self._settle(stop.error):
                 yield event

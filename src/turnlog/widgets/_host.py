@@ -52,7 +52,10 @@ class WidgetHost:
     def step(self, entry: Entry) -> None:
         if not self._widgets:
             return
-        if isinstance(entry, FoldEntry | CompactionSummaryEntry):
+        if isinstance(entry, FoldEntry):
+            # A fold shows the whole screen itself; one without a screen hides what was shown before.
+            self._shown = dict(self.sections()) if entry.payload.screen is not None else {}
+        elif isinstance(entry, CompactionSummaryEntry):
             self._shown = {}
         elif _has_screen(entry):
             self._shown = dict(self.sections())

@@ -187,6 +187,8 @@ class FoldSegment(Value, frozen=True, kw_only=True):
 
 
 class Fold(Value, frozen=True, kw_only=True):
+    """``screen`` is the whole LiveScreen: what showed it before may have been folded away."""
+
     reason: str
     tokens_before: int
     tokens_after: int
@@ -194,6 +196,7 @@ class Fold(Value, frozen=True, kw_only=True):
     segments: list[FoldSegment] = []
     replaced_segments: list[str] = []
     step: int | None = None
+    screen: str | None = None
 
 
 class CompactionSummary(Value, frozen=True, kw_only=True):
