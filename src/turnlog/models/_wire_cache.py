@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Callable, Hashable, Sequence
+from collections.abc import Callable, Hashable
 from hashlib import sha256
 from typing import Any, NamedTuple, TypeAlias
 
@@ -13,6 +13,7 @@ from ._history import complete_calls, settled
 
 MAX_ENTRIES = 1024
 MAX_BYTES = 64 * 1024 * 1024
+MAX_PIECES = 256
 
 Digest: TypeAlias = Callable[[], str]
 EncodeMessage: TypeAlias = Callable[[Message, Digest], bytes]
@@ -23,16 +24,21 @@ It must depend on these two alone, and on what the cache's key and seed name.
 
 
 class Wire(NamedTuple):
-    """Encoded messages, and the digest of everything up to their end."""
+    """Encoded messages in pieces that belong together with commas between, and the digest of them all."""
 
-    data: bytes
+    pieces: tuple[bytes, ...]
     digest: str
+
+    @property
+    def data(self) -> bytes:
+        return b",".join(self.pieces)
 
 
 class _Kept(NamedTuple):
     seed: bytes
     messages: tuple[Message, ...]
-    data: bytes
+    pieces: tuple[bytes, ...]
+    size: int
     hasher: Any
 
 
@@ -59,38 +65,40 @@ class WireCache:
         if kept is not None and kept.seed == seed and kept.messages == messages[: len(kept.messages)]:
             self._kept.move_to_end(key)
         else:
-            kept = _Kept(seed, (), b"", sha256(seed))
+            kept = _Kept(seed, (), (), 0, sha256(seed))
         start = len(kept.messages)
         border = start + settled(messages[start:])
         if border > start:
-            data, hasher = _extend(kept, messages[start:border], encode)
-            kept = _Kept(seed, messages[:border], data, hasher)
+            kept = _extend(kept, messages, border, encode)
             self._keep(key, kept)
-        data, hasher = kept.data, kept.hasher
-        if border < len(messages):
-            data, hasher = _extend(kept, messages[border:], encode)
-        return Wire(data, _short(hasher))
+        whole = kept if border == len(messages) else _extend(kept, messages, len(messages), encode)
+        return Wire(whole.pieces, _short(whole.hasher))
 
     def _keep(self, key: Hashable, entry: _Kept) -> None:
         old = self._kept.pop(key, None)
-        self._bytes -= len(old.data) if old else 0
+        self._bytes -= old.size if old else 0
         self._kept[key] = entry
-        self._bytes += len(entry.data)
+        self._bytes += entry.size
         while self._bytes > self._max_bytes or len(self._kept) > MAX_ENTRIES:
             _, gone = self._kept.popitem(last=False)
-            self._bytes -= len(gone.data)
+            self._bytes -= gone.size
 
 
-def _extend(kept: _Kept, messages: Sequence[Message], encode: EncodeMessage) -> tuple[bytes, Any]:
+def _extend(kept: _Kept, messages: tuple[Message, ...], end: int, encode: EncodeMessage) -> _Kept:
+    """``kept`` and what follows it up to ``end``. Its bytes are not copied: a long history costs nothing."""
     hasher = kept.hasher.copy()
-    pieces = [kept.data] if kept.data else []
-    for message in complete_calls(messages):
+    fresh: list[bytes] = []
+    for message in complete_calls(messages[len(kept.messages) : end]):
         piece = encode(message, lambda: _short(hasher))
         if piece:
             hasher.update(piece)
             hasher.update(b",")
-            pieces.append(piece)
-    return b",".join(pieces), hasher
+            fresh.append(piece)
+    if not fresh:
+        return _Kept(kept.seed, messages[:end], kept.pieces, kept.size, hasher)
+    added = b",".join(fresh)
+    pieces = (*kept.pieces, added) if len(kept.pieces) < MAX_PIECES else (b",".join((*kept.pieces, added)),)
+    return _Kept(kept.seed, messages[:end], pieces, kept.size + len(added), hasher)
 
 
 def _short(hasher: Any) -> str:

@@ -42,6 +42,7 @@ class HttpModelConfig(ModelConfig, frozen=True, kw_only=True):
         for name, value in (self.extra_headers or {}).items():
             if any(word in name.lower() for word in _SECRET_WORDS):
                 guard(value)
+                guard(value.rpartition(" ")[2])  # "Bearer KEY": the key by itself too
             if not name.isascii() or not value.isascii() or "\n" in value or "\r" in value:
                 raise AgentError("ConfigInvalid", f"extra_headers: {name!r} is not a plain ASCII header")
 

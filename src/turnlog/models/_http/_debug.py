@@ -33,15 +33,25 @@ def raw_event(name: str, data: bytes) -> JsonObject:
 
 def log_request(url: str, headers: Mapping[str, str], body: bytes) -> None:
     if debug_is_on():
-        _log.debug("request %s", scrub(url), extra={"headers": _safe(headers), "body": _short(body)})
+        _write("request", url, {"headers": _safe(headers), "body": _short(body)})
 
 
 def log_response(url: str, status: int, headers: Mapping[str, str], body: bytes | None = None) -> None:
     if debug_is_on():
-        extra: dict[str, object] = {"headers": _safe(headers)}
+        fields: JsonObject = {"status": status, "headers": _safe(headers)}
         if body is not None:
-            extra["body"] = _short(body)
-        _log.debug("response %d from %s", status, scrub(url), extra=extra)
+            fields["body"] = _short(body)
+        _write("response", url, fields)
+
+
+def _write(what: str, url: str, fields: JsonObject) -> None:
+    """One record, its fields as JSON in the text and as attributes for structured handlers."""
+    if not _log.isEnabledFor(logging.DEBUG):
+        _log.setLevel(logging.DEBUG)
+    if not _log.hasHandlers():  # nobody set up logging: whoever switched this on wants to see it
+        _log.addHandler(logging.StreamHandler())
+    text = msgspec.json.encode(fields).decode()
+    _log.debug("%s %s %s", what, scrub(url), text, extra=fields)
 
 
 def _safe(headers: Mapping[str, str]) -> dict[str, str]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Mapping
+from contextlib import suppress
 from types import TracebackType
 from typing import Any, TypeAlias
 
@@ -20,6 +21,7 @@ from ._sse import ServerEvent, SSEReader
 from ._watch import SilenceWatch
 
 _ERROR_BODY_LIMIT = 256 * 1024
+_ERROR_BODY_SECONDS = 10.0
 _JSON_BODY_LIMIT = 64 * 1024 * 1024
 _DRAIN_SECONDS = 0.05
 
@@ -72,9 +74,11 @@ class Exchange:
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        if self._finished and (kind is None or kind is GeneratorExit):
-            await self._drain()
-        await self._close()
+        try:
+            if self._finished and (kind is None or kind is GeneratorExit):
+                await self._drain()
+        finally:
+            await self._close()
 
     def finished(self) -> None:
         """The protocol says nothing more will come: the connection may be kept."""
@@ -94,23 +98,30 @@ class Exchange:
 
     async def _close(self) -> None:
         self._watch.stop()
-        for generator in self._open:
-            await generator.aclose()
-        close = getattr(self._source, "aclose", None)
-        if close is not None:
-            await close()
-        if self._response is not None:
-            await self._response.aclose()
+        try:
+            for generator in self._open:
+                await generator.aclose()
+            close = getattr(self._source, "aclose", None)
+            if close is not None:
+                await close()
+        finally:
+            if self._response is not None:
+                await self._response.aclose()
 
     async def _refusal(self) -> AgentError:
-        body = b""
-        try:
-            body = await self._read(_ERROR_BODY_LIMIT, strict=False)
-        except AgentError as error:
-            if error.code == "ModelTimeout" or not body:
-                body = b""
-        log_response(self._url, self.status, self.headers, body)
-        return map_fault(self.status, self.headers, body, self._provider)
+        """What the server refused and why; a reason that is cut, or too slow in coming, is read as it is."""
+        self._watch.restart(min(_ERROR_BODY_SECONDS, self._config.timeout_silence))
+        body = bytearray()
+        pieces = self.pieces()
+        self._open.append(pieces)
+        with suppress(AgentError):
+            async for piece in pieces:
+                body += piece
+                if len(body) > _ERROR_BODY_LIMIT:
+                    break
+        said = bytes(body[:_ERROR_BODY_LIMIT])
+        log_response(self._url, self.status, self.headers, said)
+        return map_fault(self.status, self.headers, said, self._provider)
 
     # ── reading ──
 
@@ -149,7 +160,7 @@ class Exchange:
                 except StopAsyncIteration:
                     return
                 watch.done()
-                if watch.limit != self._config.timeout_silence:
+                if watch.limit == self._config.timeout_first_byte != self._config.timeout_silence:
                     watch.restart(self._config.timeout_silence)
                 if inflater is None:
                     yield piece

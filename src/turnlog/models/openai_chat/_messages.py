@@ -125,9 +125,11 @@ class Form(NamedTuple):
 
     def _call(self, call: ToolCall) -> dict[str, Any]:
         arguments = call.raw_args_text
-        if call.arguments is None or not arguments.strip():
-            # Servers parse these again and refuse what is not an object.
-            arguments = _json(call.arguments or {}).decode()
+        if call.arguments is None:
+            # Servers parse these again and refuse what is not an object; the model sees what it wrote.
+            arguments = _json({"INVALID_JSON": arguments}).decode()
+        elif not arguments.strip():
+            arguments = "{}"
         wire: dict[str, Any] = {
             "id": self._id(call.tool_call_id),
             "type": "function",

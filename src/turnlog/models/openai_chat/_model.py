@@ -102,6 +102,8 @@ class OpenAIChatModel(HttpModel):
                         request.raw.append(raw_event(name, data))
                     for chunk in reader.push(data):
                         yield chunk
+                    if reader.done:  # what a server says after the end does not count
+                        break
                 if reader.done:
                     exchange.finished()
                     break

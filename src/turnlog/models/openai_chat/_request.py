@@ -39,11 +39,11 @@ class RequestBuilder:
         fields = _fields(config, request, quirks)
         fields = {name: value for name, value in fields.items() if value is not None and name not in extra}
         if "messages" in extra or "tools" in extra:  # someone's own words replace ours
-            fields = {"messages": msgspec.Raw(b"[%b]" % _listed(system, wire.data)), **fields}
+            fields = {"messages": msgspec.Raw(b"".join([b"[", *_listed(system, wire), b"]"])), **fields}
             if tools:
                 fields["tools"] = msgspec.Raw(tools)
             return _json({**fields, **extra}), wire.digest
-        pieces = [_json({**fields, **extra})[:-1], b',"messages":[', _listed(system, wire.data), b"]"]
+        pieces = [_json({**fields, **extra})[:-1], b',"messages":[', *_listed(system, wire), b"]"]
         if tools:
             pieces += [b',"tools":', tools]
         return b"".join([*pieces, b"}"]), wire.digest
@@ -62,8 +62,12 @@ class RequestBuilder:
         return data
 
 
-def _listed(system: bytes, messages: bytes) -> bytes:
-    return b",".join([piece for piece in (system, messages) if piece])
+def _listed(system: bytes, wire: Wire) -> list[bytes]:
+    """The messages and the commas between them, to be joined once with everything else."""
+    listed: list[bytes] = []
+    for piece in (system, *wire.pieces) if system else wire.pieces:
+        listed += (b",", piece) if listed else (piece,)
+    return listed
 
 
 def _tool(spec: ToolSpec, strict: bool) -> dict[str, Any]:

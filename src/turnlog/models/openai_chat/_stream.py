@@ -88,10 +88,14 @@ class ChatReader:
         self.done = False
 
     def push(self, data: bytes) -> list[Chunk]:
-        if data == b"[DONE]" or data.strip() == b"[DONE]":
+        if data[:1] == b"{":
+            return self.read(decode_chunk(data))
+        bare = data.strip()
+        if bare == b"[DONE]":
             self.done = True
-            return []
-        return self.read(decode_chunk(data))
+        elif bare:
+            return self.read(decode_chunk(bare))
+        return []  # nothing at all is a heartbeat
 
     def read(self, chunk: Completion) -> list[Chunk]:
         choices = chunk.choices
