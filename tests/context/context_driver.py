@@ -11,6 +11,7 @@ from turnlog.context import ContextOptions, FoldPlanner, Projection, input_secti
 from turnlog.contract import (
     AgentError,
     BranchSummary,
+    CompactionSummary,
     Entry,
     Message,
     ModelCallFailed,
@@ -54,7 +55,9 @@ operations = st.one_of(
     st.tuples(st.just("tools"), st.sets(st.sampled_from(("read", "write", "grep")))),
     st.tuples(st.just("redact"), st.integers(0, 200)),
     st.tuples(st.just("branch"), _lines),
-    st.tuples(st.just("fold"), st.sampled_from(("manual", "overflow", "threshold", "cold"))),
+    st.tuples(st.just("fold"), st.sampled_from(("manual", "threshold", "cold"))),
+    st.tuples(st.just("overflow"), st.integers(1, 3)),
+    st.tuples(st.just("recap"), st.integers(0, 200)),
     st.tuples(st.just("note"), st.just(0)),
     st.tuples(st.just("failed"), st.just(0)),
 )
@@ -125,6 +128,13 @@ class Session:
                 self.take(self.log.add(place), breaks=True)
             case ("fold", reason):
                 self._fold(reason)
+            case ("overflow", step):
+                self._fold("overflow", step)
+            case ("recap", index):
+                kept = self.log.entries[index % len(self.log.entries)]
+                self.take(
+                    self.log.add(CompactionSummary(first_kept_entry_id=kept.id, summary="we did things"))
+                )
             case ("note", _):
                 self.take(self.log.custom())
             case ("failed", _):
@@ -154,10 +164,10 @@ class Session:
                 self._fold("manual")
                 self._ask(CLAUDE)
 
-    def _fold(self, reason: Any) -> None:
+    def _fold(self, reason: Any, step: int = 0) -> None:
         planner = self._planner(self.projection, target=CLAUDE)
         try:
-            fold = planner.plan(reason, cold=reason == "cold", overflow_step=1 if reason == "overflow" else 0)
+            fold = planner.plan(reason, cold=reason == "cold", overflow_step=step)
         except AgentError as error:
             if error.code != "ContextOverflow":
                 raise

@@ -52,6 +52,16 @@ class ContextView(Value, frozen=True, kw_only=True):
     stats: ContextStats
     gauge: list[GaugePart]
 
+    def context(self) -> ModelContext:
+        """What was sent, apart from what is known about it."""
+        return ModelContext(
+            messages=self.messages,
+            tool_specs=self.tool_specs,
+            system_prompt=self.system_prompt,
+            context_hash=self.context_hash,
+            stats=self.stats,
+        )
+
 
 class ContextDiff(Value, frozen=True, kw_only=True):
     """How a later context differs from an earlier one. ``grown``: it only has more at its end."""

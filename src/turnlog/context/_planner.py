@@ -186,7 +186,8 @@ class FoldPlanner:
         return len(self.units)
 
     def _use_recap(self, aim: Aim) -> None:
-        """A summary that a model wrote in the meantime takes the place of what it covers."""
+        """A summary that a model wrote in the meantime takes the place of what it covers, all but the user's
+        own words."""
         recap = self.projection.recap
         kept = self.projection.numbers.get(recap.first_kept_entry_id) if recap else None
         if recap is None or kept is None:
@@ -201,7 +202,10 @@ class FoldPlanner:
         if end > begin:
             stretch = self.units[begin:end]
             line = Line(stretch[0].first_seq, max(unit.last_seq for unit in stretch), "recap", recap.summary)
-            self._replace(begin, end, [line])
+            said = [unit for unit in stretch if type(unit) is InputUnit]
+            self._replace(
+                begin, end, [line, *digest_units(said, self.projection.vocabulary, self._user_cap())]
+            )
 
     def _shed(self, aim: Aim) -> None:
         """Old tool results go to their gist where they stand, oldest first."""
