@@ -7,6 +7,7 @@ from typing import Any
 from turnlog.approvals import check_decision
 from turnlog.contract import AgentError, ApprovalDecided, Clock, IdSource, Store
 from turnlog.history import Session
+from turnlog.system import SystemClock, SystemIds
 
 from ._state import RunState
 
@@ -20,14 +21,15 @@ async def record_decision(
     action: str,
     *,
     by: str,
-    arguments: dict[str, Any] | None,
-    note: str | None,
-    clock: Clock,
-    ids: IdSource,
+    arguments: dict[str, Any] | None = None,
+    note: str | None = None,
+    clock: Clock | None = None,
+    ids: IdSource | None = None,
 ) -> ApprovalDecided:
     """Append the decision. Raises ``ApprovalInvalid`` when the call does not wait, ``ApprovalExpired``…"""
     if action not in ACTIONS:
         raise AgentError("ApprovalInvalid", f"{action!r} is not an action; say {', '.join(ACTIONS)}")
+    clock, ids = clock or SystemClock(), ids or SystemIds()
     session = await Session.open(store, session_id, clock=clock, ids=ids, create=False)
     state = RunState()
     for entry in session.entries:
@@ -46,7 +48,7 @@ async def record_decision(
         arguments=arguments,
         note=note,
     )
-    check_decision(call.requested, decided, now=clock.now())
+    check_decision(call.requested, decided, now=clock.now(), session_id=call.asked_in)
     session.decide_approval(decided)
     await session.commit()
     return decided

@@ -60,6 +60,7 @@ class CallState:
     call: ToolCall
     parse_error: str | None = None
     requested: ApprovalRequested | None = None
+    asked_in: str | None = None
     decided: ApprovalDecided | None = None
     started: ToolStarted | None = None
     answered: bool = False
@@ -158,7 +159,7 @@ class RunState:
                         call.answered = True
             case ApprovalRequestedEntry():
                 if call := self.calls.get(entry.payload.tool_call_id):
-                    call.requested, call.decided = entry.payload, None
+                    call.requested, call.asked_in, call.decided = entry.payload, entry.session_id, None
             case ApprovalDecidedEntry():
                 if call := self.calls.get(entry.payload.tool_call_id):
                     call.decided = entry.payload

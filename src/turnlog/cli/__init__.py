@@ -1,0 +1,13 @@
+"""The command line: a thin shell over the library."""
+
+from __future__ import annotations
+
+
+def main() -> None:
+    """Entry point of ``turnlog``."""
+    from ._app import run  # click and rich are loaded when the command runs, not when the package is read
+
+    run()
+
+
+__all__ = ["main"]

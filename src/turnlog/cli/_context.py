@@ -1,0 +1,111 @@
+"""``context`` and ``compact``: what a model saw, and making it less."""
+
+from __future__ import annotations
+
+import click
+from rich.markup import escape
+
+from turnlog.contract import Entry, FoldEntry, Message, Store, ToolCallPart, ToolResultPart, encode
+from turnlog.loop import ContextDiff, ContextView, compact_session, diff_contexts, explain, load_model
+
+from ._app import err, json_option, out, store_option, with_store
+from ._render import result_text
+
+_BAR = 32
+
+
+@click.command("context")
+@click.argument("session")
+@click.option("--call", "-c", type=int, default=-1, help="Which model call, from 1; default the last.")
+@click.option("--diff", nargs=2, type=int, metavar="N M", help="What call M saw that call N did not.")
+@store_option
+@json_option
+def context_command(
+    session: str, call: int, diff: tuple[int, int] | None, store_url: str | None, as_json: bool
+) -> None:
+    """Show exactly what the model saw at a call, and what filled its window."""
+    entries: list[Entry] = with_store(store_url, lambda store: store.load(session))
+    if diff is not None:
+        before, after = explain(entries, diff[0]), explain(entries, diff[1])
+        _show_diff(before, after, as_json)
+        return
+    view = explain(entries, call)
+    if as_json:
+        click.echo(encode(view).decode())
+        return
+    _show_view(view)
+
+
+def _show_view(view: ContextView) -> None:
+    proof = (
+        "[green]as recorded[/]"
+        if view.matches
+        else "[yellow]redacted since[/]"
+        if view.redacted
+        else "[red]differs[/]"
+    )
+    target = f"{view.target.provider_id}:{view.target.model}"
+    out.print(f"call {view.call} · {escape(target)} · context {view.context_hash[:12]} {proof}")
+    total = sum(part.tokens for part in view.gauge)
+    for part in view.gauge:
+        bar = "█" * max(1, round(part.share * _BAR))
+        out.print(f"  {part.kind:<16} [cyan]{bar:<{_BAR}}[/] {part.tokens:>8} tokens  {part.share:6.1%}")
+    out.print(f"  {'together':<16} {'':<{_BAR}} {total:>8} tokens, estimated\n")
+    if view.system_prompt:
+        out.print(f"[bold]system[/]\n{escape(view.system_prompt)}\n")
+    for message in view.messages:
+        _show_message(message)
+
+
+def _show_message(message: Message) -> None:
+    out.print(f"[bold]{message.role}[/]")
+    for part in message.parts:
+        if isinstance(part, ToolCallPart):
+            out.print(f"[cyan]→ {escape(part.payload.tool_name)}[/] {escape(part.payload.raw_args_text)}")
+        elif isinstance(part, ToolResultPart):
+            out.print(f"[dim]{part.payload.tool_call_id}[/] {escape(result_text(part))}")
+        elif part.kind in ("text", "thinking"):
+            text = part.payload.text  # pyright: ignore[reportAttributeAccessIssue, reportUnknownMemberType, reportUnknownVariableType]
+            out.print(escape(str(text)), style="dim italic" if part.kind == "thinking" else "")  # pyright: ignore[reportUnknownArgumentType]
+        else:
+            out.print(f"[dim]({part.kind})[/]")
+    out.print()
+
+
+def _show_diff(before: ContextView, after: ContextView, as_json: bool) -> None:
+    found: ContextDiff = diff_contexts(before.context(), after.context())
+    if as_json:
+        click.echo(encode(found).decode())
+        return
+    grown = "[green]only grew[/]" if found.grown else "[yellow]was broken[/]"
+    out.print(
+        f"from call {before.call} to call {after.call} the wire {grown}: "
+        f"{found.common_messages} messages ({found.common_bytes} bytes) in common"
+    )
+    for sign, colour, messages in (("-", "red", found.removed), ("+", "green", found.added)):
+        for message in messages:
+            text = " ".join(message.text.split())[:160] or ", ".join(part.kind for part in message.parts)
+            out.print(f"[{colour}]{sign} {message.role}[/] {escape(text)}")
+
+
+@click.command("compact")
+@click.argument("session")
+@click.option("--model", "-m", metavar="NAME", help="Have this model write a recap first.")
+@store_option
+def compact_command(session: str, model: str | None, store_url: str | None) -> None:
+    """Fold a session now: tool results to their gist, the oldest stretch to a digest."""
+
+    async def work(store: Store) -> list[Entry]:
+        chosen = load_model(model) if model else None
+        try:
+            return await compact_session(store, session, model=chosen)
+        finally:
+            if chosen is not None:
+                await chosen.close()
+
+    entries = with_store(store_url, work)
+    folds = [entry.payload for entry in entries if isinstance(entry, FoldEntry)]
+    for fold in folds:
+        out.print(f"folded: {fold.tokens_before} → {fold.tokens_after} tokens, estimated")
+    if not folds:
+        err.print("nothing to fold: it would free too little")
