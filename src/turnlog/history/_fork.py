@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-from ..contract import AgentError, BranchSummary, Clock, Entry, IdSource, RunEnded, Store
+from ..contract import AgentError, BranchSummary, Clock, Entry, IdSource, Store
 from ._session import Session
-
-_SETTLED = "The conversation was branched off before this call had a result; it did not run here."
 
 
 async def fork(
@@ -17,14 +15,11 @@ async def fork(
     clock: Clock,
     ids: IdSource,
     summary: str | None = None,
-    settle: bool = True,
 ) -> str:
     """Branch a session off ``source`` after entry ``at`` (a seq or an entry's id; the last one when None).
 
     Nothing is copied: the new log is the source's entries up to there, a ``branch_summary``, and what
-    follows. A run that was open at that place is closed as aborted in the branch, its open calls as
-    skipped, so that the branch can go on at once; with ``settle=False`` it stays open and can be resumed.
-    Returns the new session's id.
+    follows. A run that was open at that place is open in the branch too. Returns the new session's id.
     """
     entries = await store.load(source)
     seq = _seq_of(entries, source, at)
@@ -35,10 +30,6 @@ async def fork(
             from_session_id=source, from_entry_id=entries[seq - 1].id, from_seq=seq, summary=summary
         )
     )
-    if settle:
-        branch.fail_open_calls(_SETTLED, status="skipped")
-        if branch.run_id is not None:
-            branch.end_run(RunEnded(status="aborted"))
     await store.fork(source, at=seq, target=name, first=branch.take_staged())
     return name
 

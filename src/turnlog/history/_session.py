@@ -216,10 +216,15 @@ class Session(Appends):
     def _stage(self, payload: EntryPayload, run_id: str | None, meta: JsonObject | None) -> Entry:
         if not self._staged and not self._writing:
             self._mark = self._ledger.mark()
-        if self._ledger.schema_version != SCHEMA_VERSION:
-            # First of all in a new session; in one of an older version, where this version begins.
-            self._seal(self._header if self._next_seq == 1 else _bare(self._header), None, None)
-        return self._seal(payload, run_id or self._ledger.current_run, meta)
+        if self._ledger.schema_version == SCHEMA_VERSION:
+            return self._seal(payload, run_id or self._ledger.current_run, meta)
+        # First of all in a new session; in one of an older version, where this version begins.
+        self._seal(self._header if self._next_seq == 1 else _bare(self._header), None, None)
+        try:
+            return self._seal(payload, run_id or self._ledger.current_run, meta)
+        except BaseException:
+            self.discard()
+            raise
 
     def _seal(self, payload: EntryPayload, run_id: str | None, meta: JsonObject | None) -> Entry:
         now = self._clock.now()
