@@ -67,6 +67,7 @@ class Session(Appends):
         self._blobs: dict[str, bytes] = {}
         self._turn = asyncio.Lock()
         self._dropped = 0
+        self._claimed = 0
         self._mark: Mark | None = None
         self._ids_seen: set[str] = set()
         self._ids_upto = 0
@@ -162,12 +163,19 @@ class Session(Appends):
         """Write what is staged as one batch, whole or not at all, and return it.
 
         When it fails, what was staged is dropped and ``AgentError`` raised: log and memory agree. A commit
-        that is cancelled finishes its write first, for the same reason.
+        that is cancelled finishes its write first, for the same reason. Commits that overlap wait for each
+        other, and each entry is returned by one of them.
         """
         if not self._staged and not self._writing:
             return []
-        first, target, dropped = len(self._entries) + len(self._writing), self._next_seq - 1, self._dropped
-        async with self._turn:
+        first, target, dropped = max(self._claimed, len(self._entries)), self._next_seq - 1, self._dropped
+        self._claimed = target
+        try:
+            await self._turn.acquire()
+        except asyncio.CancelledError:
+            self._claimed = min(self._claimed, first)  # still staged, for a later commit
+            raise
+        try:
             if self._dropped != dropped:
                 raise AgentError(
                     "SessionWriteFailed",
@@ -176,6 +184,8 @@ class Session(Appends):
                 )
             if len(self._entries) < target:
                 await self._write()
+        finally:
+            self._turn.release()
         return self._entries[first:target]
 
     async def refresh(self) -> list[Entry]:
@@ -306,6 +316,7 @@ class Session(Appends):
 
     def _drop(self) -> None:
         self._dropped += 1
+        self._claimed = 0
         self._staged = []
         self._writing = []
         self._blobs = {}
