@@ -40,6 +40,14 @@ async def record_decision(
         raise AgentError(
             "ApprovalInvalid", f"call {tool_call_id} does not wait for a decision; waiting: {waiting}"
         )
+    going = [c.call.tool_call_id for c in state.open_calls if c.started or c.requested is None]
+    if going:
+        # Whoever runs these expects to write next: a decision in between would cost it their results.
+        raise AgentError(
+            "SessionBusy",
+            f"{', '.join(going)} of the same message have no result yet; decide once the run waits, "
+            "or resume it first if its process is gone",
+        )
     decided = ApprovalDecided(
         tool_call_id=tool_call_id,
         digest=call.requested.digest,

@@ -13,6 +13,7 @@ from turnlog.approvals import ApprovalPolicy, denial_text, policy_denial_text
 from turnlog.approvals import judge as judge_call
 from turnlog.context import preview_result
 from turnlog.contract import (
+    AgentError,
     Clock,
     JsonObject,
     Runtime,
@@ -132,7 +133,10 @@ class LiveTools:
 
     async def _run(self, call: CallState, key: str, attempt: int) -> None:
         answer = await self._executor.execute(_request(call), self._context(call, key, attempt))
-        answer = await self._keep_artifact(answer)
+        try:
+            answer = await self._keep_artifact(answer)
+        except AgentError as error:
+            answer = self._cut(answer, error)
         self._news.put_nowait(Finished(call, answer))
 
     async def _keep_artifact(self, answer: ToolAnswer) -> ToolAnswer:
@@ -150,6 +154,15 @@ class LiveTools:
             return replace(answer, content=preview, artifact=None, kept_as=name)
         noted = answer.noted(f"[whole output: {len(data)} bytes, {handle}]")
         return replace(noted, artifact=None, kept_as=name)
+
+    def _cut(self, answer: ToolAnswer, error: AgentError) -> ToolAnswer:
+        """The tool ran, and that must be told, though the store would not keep all of its output."""
+        lost = f"(the rest is lost: the store could not keep it: {error.message})"
+        share = self._world.share
+        preview = preview_result(share.projection, answer.text, lost) if share else None
+        if preview is not None and not isinstance(answer.content, list):
+            return replace(answer, content=preview, artifact=None)
+        return replace(answer.noted(lost), artifact=None)
 
     def _context(self, call: CallState, key: str, attempt: int) -> ToolContext:
         world = self._world

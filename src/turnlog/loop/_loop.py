@@ -112,17 +112,22 @@ class AgentLoop:
             self._runs.pop(run.run_id, None)
 
     async def resume_stream(self, session_id: str) -> AsyncGenerator[RunEvent, None]:
-        warm = await self._open(session_id, create=False)
-        run_id = warm.state.run_id
-        if run_id is None or not warm.state.is_open:
-            return
-        opened = self._claim(session_id, run_id)
+        # Claimed before it is opened: a session that a run here is writing must not be read into.
+        opened = self._claim(session_id, f"resume of {session_id}")
+        opened.steering.closed = True
         try:
+            warm = await self._open(session_id, create=False)
+            run_id = warm.state.run_id
+            if run_id is None or not warm.state.is_open:
+                return
+            self._runs[run_id] = self._runs.pop(opened.run_id)
+            opened.run_id = run_id
+            opened.steering.closed = False
             async with aclosing(self._drive(opened, warm, None)) as events:
                 async for event in events:
                     yield event
         finally:
-            self._runs.pop(run_id, None)
+            self._runs.pop(opened.run_id, None)
 
     async def _drive(
         self, opened: OpenRun, warm: WarmSession, run: RunInput | None

@@ -47,6 +47,7 @@ async def run_tools(record: Recorder, doors: Doors, order: RunTools) -> AsyncGen
     waiting = list(order.calls)
     judged: dict[str, Judgement] = {}
     alone = False
+    _check_aborted(order.calls)
     while True:
         ready: list[CallState] = []
         while waiting and not alone:
@@ -110,8 +111,10 @@ async def run_tools(record: Recorder, doors: Doors, order: RunTools) -> AsyncGen
 
 
 async def _judge(doors: Doors, record: Recorder, call: CallState) -> Judgement:
-    if call.started is not None and not (call.decided and call.decided.action != "deny"):
-        return await doors.tools.recover(call)
+    # A call that has started is past its approval: what was allowed once must not run twice.
+    if call.started is not None:
+        with doors.world.scope:
+            return await doors.tools.recover(call)
     return await doors.tools.judge(call, record.state)
 
 
@@ -248,11 +251,17 @@ async def await_human(record: Recorder, doors: Doors, order: AwaitHuman) -> Asyn
                 decided_by=decided.decided_by,
             ),
         )
-        if decided.action == "abort":
-            raise RunInterrupted(AgentError("RunAborted", f"{decided.decided_by} aborted the run"))
+        _check_aborted(record.state.open_calls)
     await _answer_denied(record, doors)
     if not record.state.awaiting and record.state.open_calls:
         record.go("tool_running")
+
+
+def _check_aborted(calls: Sequence[CallState]) -> None:
+    """A decision to abort ends the run, whichever process recorded it."""
+    for call in calls:
+        if call.decided is not None and call.decided.action == "abort":
+            raise RunInterrupted(AgentError("RunAborted", f"{call.decided.decided_by} aborted the run"))
 
 
 async def _answer_denied(record: Recorder, doors: Doors) -> None:
