@@ -59,7 +59,7 @@ def _changed(entry: Entry) -> Entry | None:
             change = {"context_hash": "0" * 64}
         case "tool_started":
             change = {"args_digest": "0" * 64}
-        case "run_ended" if entry.payload.usage is not None:  # not one that a fork closed
+        case "run_ended" if "stayed behind" not in encode(entry.payload).decode():
             change = {"status": "failed" if entry.payload.status == "completed" else "completed"}
         case "model_output" if isinstance(entry.payload, ModelOutput) and entry.payload.message.tool_calls:
             change = {"model_call_index": 7}

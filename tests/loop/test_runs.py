@@ -337,7 +337,7 @@ async def test_cancelling_the_consumer_leaves_a_well_formed_history_and_no_task(
     agent = stage.agent([Turn(tool_calls=[call("wait", what="x")])])
     before = asyncio.all_tasks()
     task = asyncio.create_task(agent.run("go", session=SESSION))
-    while not stage.effects:
+    while not stage.effects:  # noqa: ASYNC110
         await asyncio.sleep(0)
     task.cancel()
     with pytest.raises(asyncio.CancelledError):
@@ -353,7 +353,7 @@ async def test_abort_reaches_a_waiting_model() -> None:
     model = ScriptedModel([Turn(text="slow " * 20, delay=60.0)], clock=clock, ids=stage.ids)
     agent = Agent(model, store=stage.store, clock=clock, ids=stage.ids)
     task = asyncio.create_task(agent.run("go", session=SESSION, run_id="r1"))
-    while not clock.sleeping:
+    while not clock.sleeping:  # noqa: ASYNC110
         await asyncio.sleep(0)
     assert await agent.abort("r1", "enough")
     result = await task

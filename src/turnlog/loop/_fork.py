@@ -1,10 +1,12 @@
-"""``history.fork`` with the machine's own clock and ids."""
+"""A fork that can be run: the shared past may end in the middle of a run, the fork does not."""
 
 from __future__ import annotations
 
-from turnlog.contract import Clock, IdSource, Store
-from turnlog.history import fork
+from turnlog.contract import AgentError, Clock, IdSource, ModelCallFailed, RunEnded, Store
+from turnlog.history import Session, fork
 from turnlog.system import SystemClock, SystemIds
+
+from ._state import RunState
 
 
 async def fork_session(
@@ -21,6 +23,22 @@ async def fork_session(
 
     A run that was under way there stays behind: in the fork its open calls are skipped and it is over.
     """
-    return await fork(
-        store, source, at, target, clock=clock or SystemClock(), ids=ids or SystemIds(), summary=summary
+    clock, ids = clock or SystemClock(), ids or SystemIds()
+    name = await fork(store, source, at, target, clock=clock, ids=ids, summary=summary)
+    session = await Session.open(store, name, clock=clock, ids=ids, create=False)
+    state = RunState()
+    for entry in session.entries:
+        state.step(entry)
+    if not state.is_open:
+        return name
+    error = AgentError("RunAborted", f"the run stayed behind in session {source}").to_info()
+    if (call := state.open_call) is not None:
+        session.fail_model_call(
+            ModelCallFailed(model_call_index=call.model_call_index, attempt=call.attempt, error=error)
+        )
+    session.fail_open_calls(
+        "not run here: the session was forked before this call had its result", status="skipped"
     )
+    session.end_run(RunEnded(status="aborted", error=error, usage=state.usage))
+    await session.commit()
+    return name

@@ -164,5 +164,7 @@ def _inner_config(
         **PROTOCOLS[protocol].fields,
         base_url=f"{endpoint.base_url}/v1",
         api_key=Secret(endpoint.api_key),
+        # llama.cpp drops kept connections without a word: the next request would meet a dead one.
+        extra_headers={"connection": "close"},
         extra_body=body or None,
     )
