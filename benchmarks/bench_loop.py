@@ -3,13 +3,21 @@
 from __future__ import annotations
 
 import asyncio
-import statistics
 import time
 from collections.abc import AsyncIterator
-from typing import Any
 
 from turnlog import Agent, tool
-from turnlog.contract import CallArgs, CallEnd, CallStart, Chunk, StreamDone, StreamStart, TextChunk
+from turnlog.context import ContextOptions
+from turnlog.contract import (
+    CallArgs,
+    CallEnd,
+    CallStart,
+    Chunk,
+    LoopLimits,
+    StreamDone,
+    StreamStart,
+    TextChunk,
+)
 from turnlog.history import MemoryStore
 from turnlog.models import Model, ModelRequest
 
@@ -84,9 +92,6 @@ async def per_delta() -> tuple[float, float]:
 
 async def per_round(history: int) -> float:
     """ms per tool round in a session that has ``history`` turns already."""
-    from turnlog.context import ContextOptions
-    from turnlog.contract import LoopLimits
-
     model = Caller("bench")
     agent = Agent(
         model,
@@ -117,7 +122,7 @@ async def measure() -> list[tuple[str, str, str]]:
         cost = await per_round(length)
         rounds.append(cost)
         rows.append((f"tool round, memory store, {length} turns before", f"{cost:.3f} ms", "≤ 0.5 ms"))
-    rows.append(("  longest / shortest history", f"{rounds[-1] / rounds[0]:.2f} ×", "flat"))
+    rows.append(("  longest / shortest history", f"{rounds[-1] / rounds[0]:.2f}x", "flat"))
     return rows
 
 

@@ -35,8 +35,9 @@ class Value(
     rename="camel",
     omit_defaults=True,
     forbid_unknown_fields=True,
+    gc=False,
 ):
-    """Base of all wire values.
+    """Base of all wire values. They cannot form cycles, so the garbage collector need not look at them.
 
     Unknown fields are refused by the fast decoder; :func:`turnlog.contract.decode` then takes the slow
     path that keeps them (see ``_codec``), so a newer writer's fields survive a round trip.

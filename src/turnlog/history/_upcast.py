@@ -17,6 +17,7 @@ from ..contract import (
     decode,
     encode,
 )
+from ..system import bulk
 
 Upcaster = Callable[[str, JsonObject], JsonObject]
 """(kind, payload of version n) in, payload of version n + 1 out. The envelope around it never changes."""
@@ -103,7 +104,8 @@ def decode_log(session_id: str, bodies: Sequence[bytes], *, after: int = 0) -> l
 def _decode_current(session_id: str, bodies: Sequence[bytes], after: int) -> list[Entry]:
     read = _decoder()
     try:
-        entries = [read(body) for body in bodies]
+        with bulk():
+            entries = [read(body) for body in bodies]
     except Exception:  # whatever it was, the slow road names the entry
         entries = [_decode_one(session_id, body, after + place) for place, body in enumerate(bodies, 1)]
     for entry in entries:

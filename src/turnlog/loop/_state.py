@@ -134,7 +134,13 @@ class RunState:
         return "model_running" if self.call_index else "preparing"
 
     def step(self, entry: Entry) -> None:
-        match entry:
+        match entry:  # the kinds that make up a log's bulk come first
+            case ModelCallStartedEntry():
+                self._call_started(entry.payload)
+            case ModelOutputEntry():
+                self._answered(entry)
+            case ToolStartedEntry():
+                self._tool_started(entry.payload)
             case RunStartedEntry():
                 self._begin(entry)
             case RunEndedEntry():
@@ -143,14 +149,8 @@ class RunState:
             case ModelInputEntry():
                 self.input_pending = True
                 self._note_images(entry.payload.message)
-            case ModelCallStartedEntry():
-                self._call_started(entry.payload)
             case ModelCallFailedEntry():
                 self._call_failed(entry.payload)
-            case ModelOutputEntry():
-                self._answered(entry)
-            case ToolStartedEntry():
-                self._tool_started(entry.payload)
             case ToolResultsEntry():
                 self._note_images(entry.payload.message)
                 for outcome in entry.payload.outcomes:

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from turnlog.context import Projection
 from turnlog.contract import Entry
 from turnlog.history import Session
+from turnlog.system import bulk
 from turnlog.widgets import WidgetHost
 
 from ._state import RunState
@@ -27,7 +28,8 @@ class WarmSession:
 
     def catch_up(self, known: int = 0) -> None:
         """Take in what is in the log after the first ``known`` entries, and what is staged."""
-        for entry in self.session.entries[known:]:
-            self.step(entry)
+        with bulk():
+            for entry in self.session.entries[known:]:
+                self.step(entry)
         for entry in self.session.staged:
             self.step(entry)

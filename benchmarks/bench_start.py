@@ -1,0 +1,161 @@
+"""What it costs to begin: importing the package, and opening a long session up to its next request."""
+
+from __future__ import annotations
+
+import asyncio
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+
+import httpx2
+
+from turnlog.context import ModelContext, Projection
+from turnlog.contract import (
+    Entry,
+    Message,
+    ModelInvocationDescriptor,
+    ModelOutput,
+    Store,
+    ToolCall,
+    ToolCallPart,
+    ToolOutcome,
+    ToolResults,
+    ToolStarted,
+    decode,
+    tool_result_part,
+    user_message,
+)
+from turnlog.history import Session, open_store
+from turnlog.loop import RunState
+from turnlog.loop._warm import WarmSession
+from turnlog.models.openai_chat import OpenAIChatModel
+from turnlog.system import SystemClock, SystemIds
+from turnlog.widgets import WidgetHost
+
+TURNS = 5_000
+TARGET = ModelInvocationDescriptor(provider_id="openai", specification="openai-chat", model="gpt-4.1")
+
+
+def import_cost() -> tuple[float, float]:
+    """CPU ms of ``import turnlog`` and of the five-line agent's imports, above a bare interpreter."""
+
+    def cpu(code: str) -> float:
+        wrapped = f"import time,sys; {code}; sys.stdout.write(str(time.process_time()))"
+        runs = [
+            float(
+                subprocess.run(
+                    [sys.executable, "-c", wrapped], capture_output=True, text=True, check=True
+                ).stdout
+            )
+            for _ in range(9)
+        ]
+        return min(runs) * 1e3
+
+    bare = cpu("pass")
+    return cpu("import turnlog") - bare, cpu("from turnlog import Agent, tool, load_model") - bare
+
+
+async def fill(store: Store) -> None:
+    session = await Session.open(store, "long", clock=SystemClock(), ids=SystemIds())
+    ids = SystemIds()
+    for turn in range(TURNS):
+        call = ToolCall(
+            tool_call_id=ids.call(),
+            tool_name="look",
+            arguments={"place": f"room {turn}", "detail": "everything on the shelves"},
+            raw_args_text='{"place": "room", "detail": "everything on the shelves"}',
+        )
+        session.append_model_input(user_message(f"What is in room {turn}? Tell me about all of it, please."))
+        session.append_model_output(
+            ModelOutput(
+                message=Message(
+                    run_id="r", role="assistant", parts=[ToolCallPart(payload=call)], timestamp=""
+                ),
+                invocation=TARGET,
+                model_call_index=1,
+                attempt=1,
+                finish_reason="tool_calls",
+            )
+        )
+        session.start_tool(
+            ToolStarted(
+                tool_call_id=call.tool_call_id, tool_name="look", idempotency_key="k", args_digest="d"
+            )
+        )
+        result = tool_result_part(call.tool_call_id, f"In room {turn} there are books, maps and a lamp. " * 4)
+        session.append_tool_results(
+            ToolResults(
+                message=Message(run_id="r", role="tool", parts=[result], timestamp=""),
+                outcomes=[ToolOutcome(tool_call_id=call.tool_call_id, tool_name="look", status="success")],
+            )
+        )
+        if turn % 100 == 99:
+            await session.commit()
+    await session.commit()
+
+
+async def open_and_ask(path: Path) -> tuple[float, float, int]:
+    """CPU ms of decoding the rows, and of opening the session and making the next request's body."""
+    store = open_store(f"sqlite:{path}")
+    rows = [stored.body for stored in await store.read("long")]
+    decoding, opening = float("inf"), float("inf")
+    for _ in range(3):
+        start = time.process_time()
+        rows = [stored.body for stored in await store.read("long")]
+        kept = [decode(body, Entry) for body in rows]
+        del kept
+        decoding = min(decoding, time.process_time() - start)
+        start = time.process_time()
+        session = await Session.open(store, "long", clock=SystemClock(), ids=SystemIds())
+        warm = WarmSession(session, RunState(), Projection(), WidgetHost())
+        warm.catch_up()
+        context = warm.projection.emit(TARGET)
+        body = await request_body(context)
+        opening = min(opening, time.process_time() - start)
+        assert len(body) > 1_000_000
+    await store.close()
+    return decoding * 1e3, opening * 1e3, len(rows)
+
+
+async def request_body(context: ModelContext) -> bytes:
+    """The bytes the adapter sends for this context, caught at the transport."""
+    caught: list[bytes] = []
+
+    def answer(request: httpx2.Request) -> httpx2.Response:
+        caught.append(request.content)
+        return httpx2.Response(400, json={"error": {"message": "enough"}})
+
+    client = httpx2.AsyncClient(transport=httpx2.MockTransport(answer))
+    model = OpenAIChatModel("gpt-4.1", api_key="none", client=client)
+    async for _ in model.stream(context.messages, context.tool_specs, context.system_prompt):
+        pass
+    await client.aclose()
+    return caught[0]
+
+
+def rows() -> list[tuple[str, str, str]]:
+    plain, agent = import_cost()
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / "long.db"
+
+        async def work() -> tuple[float, float, int]:
+            store = open_store(f"sqlite:{path}")
+            await fill(store)
+            await store.close()
+            return await open_and_ask(path)
+
+        decoding, opening, count = asyncio.run(work())
+    return [
+        ("import turnlog, above a bare interpreter", f"{plain:.0f} ms", "≤ 60 ms"),
+        ("  from turnlog import Agent, tool, load_model", f"{agent:.0f} ms", ""),
+        (f"read and decode {count} entries", f"{decoding:.0f} ms", ""),
+        ("  open that session and build the next request", f"{opening:.0f} ms", ""),
+        ("  ratio", f"{opening / decoding:.2f}x", "≤ 1.5x"),
+    ]
+
+
+if __name__ == "__main__":
+    for name, figure, goal in rows():
+        print(f"{name:<52} {figure:>12}   {goal}")
