@@ -3,17 +3,20 @@
 from __future__ import annotations
 
 import difflib
-from collections.abc import Iterable, Sequence
-from typing import Any
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from types import MappingProxyType
+from typing import Any, TypeAlias, cast
 
 from turnlog.contract import (
     LIVE_SCREEN,
     AgentError,
-    CompactionSummaryEntry,
     Entry,
     FoldEntry,
     LevelOfDetailSections,
     ModelInputEntry,
+    PurgeEntry,
+    RedactionEntry,
     ToolResultsEntry,
     ToolSpec,
     scrub,
@@ -24,27 +27,47 @@ from ._widget import RenderContext, Widget, WidgetAnswer, WidgetToolContext
 
 TITLE = "# [Live Screen]"
 
+Screen: TypeAlias = dict[tuple[str, str], str]
+"""(widget, section) → Markdown, in the order shown."""
+
+_ADDRESS = re.compile(r"0x[0-9a-fA-F]{6,}")
+
 
 class WidgetHost:
     """States of all widgets, and which sections the model was last shown.
 
     ``step`` takes entries in log order. What has been shown follows from the log alone: an entry that
-    carries a LiveScreen showed the screen as it was before that entry; a fold hides everything.
+    carries a LiveScreen showed the screen as it was before that entry, and a fold shows the whole of it.
+    A redaction takes the entry out of every state, and what was shown before it counts no more. ``hidden``
+    names entries that count as redacted from the start.
     """
 
-    def __init__(self, widgets: Sequence[Widget[Any]] = ()) -> None:
+    def __init__(self, widgets: Sequence[Widget[Any]] = (), *, hidden: Iterable[str] = ()) -> None:
         names: set[str] = set()
         for widget in widgets:
             if widget.name in names:
-                raise AgentError("ConfigInvalid", f"two widgets are named {widget.name!r}")
+                raise AgentError(
+                    "ConfigInvalid",
+                    f"two widgets are named {widget.name!r}; a widget's name says whose events are whose, "
+                    "so give one of them another",
+                )
             names.add(widget.name)
         self._widgets = tuple(widgets)
-        self._states: dict[str, Any] = {widget.name: widget.initial() for widget in widgets}
-        self._shown: dict[str, str] = {}
+        self._states: dict[str, Any] = {}
+        self._broken: dict[str, str] = {}
+        self._shown: Screen = {}
+        self._taken: list[Entry] = []
+        self._hidden = set(hidden)
+        self._fold(())
 
     @property
     def widgets(self) -> tuple[Widget[Any], ...]:
         return self._widgets
+
+    @property
+    def states(self) -> Mapping[str, Any]:
+        """The state of every widget by its name; read-only."""
+        return MappingProxyType(self._states)
 
     def state(self, name: str) -> Any:
         return self._states[name]
@@ -54,22 +77,40 @@ class WidgetHost:
             return
         if isinstance(entry, FoldEntry):
             # A fold shows the whole screen itself; one without a screen hides what was shown before.
-            self._shown = dict(self.sections()) if entry.payload.screen is not None else {}
-        elif isinstance(entry, CompactionSummaryEntry):
-            self._shown = {}
+            self._shown = self._render() if entry.payload.screen is not None else {}
         elif _has_screen(entry):
-            self._shown = dict(self.sections())
+            self._shown = self._render()
+        self._taken.append(entry)
+        if isinstance(entry, RedactionEntry | PurgeEntry):
+            self._hidden.update(entry.payload.entry_ids)
+            self._shown = {}
+            self._fold(self._taken)
+        else:
+            self._reduce(entry)
+
+    def _fold(self, entries: Iterable[Entry]) -> None:
+        self._states = {widget.name: widget.initial() for widget in self._widgets}
+        self._broken = {}
+        for entry in entries:
+            self._reduce(entry)
+
+    def _reduce(self, entry: Entry) -> None:
+        if entry.id in self._hidden or entry.purged_digest is not None:
+            return
         for widget in self._widgets:
-            self._states[widget.name] = widget.reduce(self._states[widget.name], entry)
+            if widget.name in self._broken:
+                continue
+            try:
+                self._states[widget.name] = widget.reduce(self._states[widget.name], entry)
+            except Exception as error:
+                # A session must open whatever its widgets make of it; the screen says which one could not.
+                self._broken[widget.name] = f"at entry {entry.seq}, {_told(error)}"
+
+    # ── the screen ──
 
     def sections(self) -> list[tuple[str, str]]:
         """The whole screen: sections of all widgets in the order they were registered."""
-        found: list[tuple[str, str]] = []
-        for widget in self._widgets:
-            for title, text in self._render(widget).items():
-                if text.strip():
-                    found.append((title, text.rstrip()))
-        return found
+        return [(title, text) for (_, title), text in self._render().items()]
 
     def screen(self) -> str | None:
         """The whole screen as Markdown, or None when every widget is empty."""
@@ -77,15 +118,35 @@ class WidgetHost:
 
     def changes(self) -> str | None:
         """What the model has not been shown yet: changed sections, whole or as a patch when that is short."""
-        sections = self.sections()
-        present = {title for title, _ in sections}
+        now, shown = self._render(), self._shown
         blocks = [
-            _block(title, text, self._shown.get(title))
-            for title, text in sections
-            if self._shown.get(title) != text
+            _block(title, text, shown.get((widget, title)))
+            for (widget, title), text in now.items()
+            if shown.get((widget, title)) != text
         ]
-        blocks += [f"## {title}\n\n(empty)" for title in self._shown if title not in present]
+        blocks += [f"## {title}\n\n(empty)" for widget, title in shown if (widget, title) not in now]
         return _page(blocks)
+
+    def _render(self) -> Screen:
+        return {
+            (widget.name, title): text.rstrip()
+            for widget in self._widgets
+            for title, text in self._sections_of(widget).items()
+            if text.strip()
+        }
+
+    def _sections_of(self, widget: Widget[Any]) -> dict[str, str]:
+        problem = self._broken.get(widget.name)
+        if problem is None:
+            try:
+                ctx = RenderContext(self._states[widget.name], self.states)
+                return _checked(widget.render_live_screen(ctx))
+            except Exception as error:
+                problem = _told(error)
+        # The run goes on; the model and the log both see that this view is missing, and why.
+        return {widget.name: f"(cannot be shown: {problem})"}
+
+    # ── tools ──
 
     def specs(self) -> list[tuple[Widget[Any], ToolSpec]]:
         return [(widget, tool) for widget in self._widgets for tool in widget.tools]
@@ -93,15 +154,25 @@ class WidgetHost:
     def execute(
         self, widget: Widget[Any], tool: str, arguments: dict[str, Any], tool_call_id: str
     ) -> WidgetAnswer:
-        ctx = WidgetToolContext(self._states[widget.name], arguments, tool_call_id, self._states)
+        ctx = WidgetToolContext(self._states[widget.name], arguments, tool_call_id, self.states)
         return widget.execute_tool(tool, ctx)
 
-    def _render(self, widget: Widget[Any]) -> dict[str, str]:
-        try:
-            return widget.render_live_screen(RenderContext(self._states[widget.name], self._states)) or {}
-        except Exception as error:
-            # The run goes on; the model and the log both see that this view is missing, and why.
-            return {widget.name: f"(cannot be shown: {type(error).__name__}: {scrub(str(error))})"}
+
+def _checked(sections: Any) -> dict[str, str]:
+    if sections is None:
+        return {}
+    if not isinstance(sections, dict):
+        raise TypeError(f"render_live_screen returned a {type(sections).__name__}, not a dict of Markdown")
+    found = cast("dict[Any, Any]", sections)
+    for title, text in found.items():
+        if not isinstance(title, str) or not isinstance(text, str):
+            raise TypeError(f"render_live_screen returned {type(text).__name__} for section {title!r}")
+    return found
+
+
+def _told(error: Exception) -> str:
+    """The error in words that are the same whenever it is met again: they are stored, and replayed."""
+    return f"{type(error).__name__}: {_ADDRESS.sub('0x…', scrub(str(error)))}"
 
 
 def _has_screen(entry: Entry) -> bool:
@@ -124,16 +195,23 @@ def _block(title: str, text: str, before: str | None) -> str:
     whole = f"## {title}\n\n{text}"
     if before is None:
         return whole
-    lines = difflib.unified_diff(before.splitlines(), text.splitlines(), lineterm="", n=0)
-    patch = "\n".join(line for line in lines if not line.startswith(("---", "+++")))
+    lines = difflib.unified_diff(before.split("\n"), text.split("\n"), lineterm="", n=0)
+    patch = "\n".join(list(lines)[2:])  # the first two name files
     short = f"## {title} (changed lines)\n\n```diff\n{patch}\n```"
     return short if len(short) * 2 < len(whole) else whole
 
 
 def screen_at(widgets: Sequence[Widget[Any]], entries: Iterable[Entry], seq: int) -> str | None:
-    """The full screen as it was when entry ``seq`` was written."""
-    host = WidgetHost(widgets)
-    for entry in entries:
+    """The full screen as it was when entry ``seq`` was written, without what was redacted since."""
+    log = list(entries)
+    hidden = [
+        entry_id
+        for entry in log
+        if isinstance(entry, RedactionEntry | PurgeEntry)
+        for entry_id in entry.payload.entry_ids
+    ]
+    host = WidgetHost(widgets, hidden=hidden)
+    for entry in log:
         if entry.seq >= seq:
             break
         host.step(entry)

@@ -24,6 +24,9 @@ class Notebook:
         return next((text for key, text in self.notes if key == name), None)
 
     def changed(self, notes: tuple[tuple[str, str], ...]) -> Notebook:
+        """With these notes; nothing to undo where they are what they were."""
+        if notes == self.notes:
+            return self
         return Notebook(notes, (*self.past, self.notes)[-_UNDO_DEPTH:])
 
 
@@ -74,7 +77,7 @@ class MemoryNotebookWidget(Widget[Notebook]):
     def render_live_screen(self, ctx: RenderContext[Notebook]) -> dict[str, str] | None:
         if not ctx.state.notes:
             return None
-        return {"Notebook": "\n".join(f"- **{name}**: {text}" for name, text in ctx.state.notes)}
+        return {"Notebook": "\n".join(_line(name, text) for name, text in ctx.state.notes)}
 
     def execute_tool(self, name: str, ctx: WidgetToolContext[Notebook]) -> WidgetAnswer:
         arguments = ctx.arguments
@@ -101,9 +104,19 @@ class MemoryNotebookWidget(Widget[Notebook]):
         """The event that keeps a note, for the host to append."""
         return self.event("written", {"name": name, "text": text})
 
+    def erase(self, name: str) -> WidgetEvent:
+        """The event that removes a note."""
+        return self.event("erased", {"name": name})
+
     def replace_all(self, notes: dict[str, str]) -> WidgetEvent:
         """The event that puts these notes in the place of all others."""
         return self.event("replaced", {"notes": notes})
 
     def undo(self) -> WidgetEvent:
+        """The event that takes back the last change, whoever made it."""
         return self.event("undone", {})
+
+
+def _line(name: str, text: str) -> str:
+    """A note of several lines stays one item, and cannot pass for a heading of the screen."""
+    return f"- **{' '.join(name.split())}**: " + text.strip().replace("\n", "\n  ")

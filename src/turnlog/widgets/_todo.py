@@ -58,7 +58,12 @@ class TodoWidget(Widget[tuple[Todo, ...]]):
         match entry.payload.event:
             case "planned":
                 items = cast("list[dict[str, Any]]", data.get("items", []))
-                return tuple(Todo(str(item["text"]), str(item.get("status", "open"))) for item in items)
+                before = {todo.text: todo.status for todo in state}
+                return tuple(
+                    Todo(text, str(item.get("status", before.get(text, "open"))))
+                    for item in items
+                    for text in [str(item["text"])]
+                )
             case "marked":
                 number, status = int(data["number"]), str(data["status"])
                 return tuple(
@@ -72,7 +77,7 @@ class TodoWidget(Widget[tuple[Todo, ...]]):
         if not ctx.state:
             return None
         lines = (
-            f"{number}. {_MARKS.get(todo.status, '[ ]')} {todo.text}"
+            f"{number}. {_MARKS.get(todo.status, '[ ]')} {' '.join(todo.text.split())}"
             for number, todo in enumerate(ctx.state, 1)
         )
         return {"Todo": "\n".join(lines)}

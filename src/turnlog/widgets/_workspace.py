@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import ClassVar
 
-from turnlog.contract import Entry, ModelOutputEntry, ToolResultsEntry, WidgetEventEntry
+from turnlog.contract import Entry, ModelOutputEntry, ToolResultsEntry, ToolStartedEntry, WidgetEventEntry
 
 from ._widget import RenderContext, Widget
 
@@ -57,12 +57,20 @@ class WorkspaceWidget(Widget[Workspace]):
                 if (action := self._file_tools.get(part.payload.tool_name)) is not None
             ]
             return Workspace(state.files, tuple(pending)) if pending or state.pending else state
+        if isinstance(entry, ToolStartedEntry):
+            # What runs may not be what was asked for: a human may have named another file.
+            path = (entry.payload.arguments or {}).get("path")
+            return state if path is None else self._redirect(state, entry.payload.tool_call_id, str(path))
         if isinstance(entry, ToolResultsEntry):
             return self._settle(state, entry)
         if isinstance(entry, WidgetEventEntry) and entry.payload.widget == self.name:
             data = entry.payload.data
             return state.touched(str(data.get("path", "")), str(data.get("action", "touched")))
         return state
+
+    def _redirect(self, state: Workspace, call_id: str, path: str) -> Workspace:
+        pending = tuple((item[0], path, item[2]) if item[0] == call_id else item for item in state.pending)
+        return Workspace(state.files, pending)
 
     def _settle(self, state: Workspace, entry: ToolResultsEntry) -> Workspace:
         done = {outcome.tool_call_id: outcome.status for outcome in entry.payload.outcomes}
