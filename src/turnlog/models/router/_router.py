@@ -12,6 +12,7 @@ from turnlog.contract import (
     AgentError,
     Chunk,
     Clock,
+    DoneDelta,
     ErrorDelta,
     ErrorInfo,
     IdSource,
@@ -203,8 +204,9 @@ class ProviderRouter(Model):
                         for chunk in held:
                             yield chunk
                         held.clear()
+                        if isinstance(delta, DoneDelta):
+                            health.succeeded(first)  # now: nobody reads on after the terminal
                         yield delta.payload
-        health.succeeded(first)
 
     def _start(self, name: str, reason: str, given: StreamStart | None = None) -> StreamStart:
         target = self._routes[name].model.descriptor
