@@ -5,8 +5,10 @@ from __future__ import annotations
 
 def main() -> None:
     """Entry point of ``turnlog``."""
-    from ._app import run  # click and rich are loaded when the command runs, not when the package is read
-
+    try:
+        from ._app import run  # click and rich are loaded when the command runs, not when the package is read
+    except KeyboardInterrupt:
+        raise SystemExit(130) from None
     run()
 
 

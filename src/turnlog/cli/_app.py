@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+import getpass
+import io
 import os
 import sys
-from collections.abc import Awaitable, Callable, Coroutine
+from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -13,13 +15,21 @@ import click
 from rich.console import Console
 
 from turnlog import __version__
-from turnlog.contract import AgentError, Store
+from turnlog.contract import AgentError, Store, encode
 from turnlog.history import default_store_url, open_store
+
+from ._text import plain
 
 T = TypeVar("T")
 
-out = Console(highlight=False, soft_wrap=True)
-err = Console(stderr=True, highlight=False, soft_wrap=True)
+# Answers and listings go to standard output; what happened around them, and errors, to standard error.
+out = Console(highlight=False, soft_wrap=True, emoji=False)
+err = Console(stderr=True, highlight=False, soft_wrap=True, emoji=False)
+
+FAILED, WAITS, INTERRUPTED = 1, 3, 130
+"""Exit codes, beside 0 and click's 2 for a command that was written wrong. 3: a call waits for approval."""
+
+_KEY_WORDS = ("KEY", "TOKEN", "SECRET")
 
 
 class Commands(click.Group):
@@ -87,47 +97,82 @@ def with_store(url: str | None, work: Callable[[Store], Awaitable[T]]) -> T:
         finally:
             await store.close()
 
-    return asyncio.run(_plain(go()))
+    return asyncio.run(go())
 
 
-async def _plain(work: Coroutine[Any, Any, T]) -> T:
-    return await work
+def write_json(value: object) -> None:
+    """One line of JSON: UTF-8 whatever the terminal speaks."""
+    sys.stdout.buffer.write(encode(value) + b"\n")
+    sys.stdout.buffer.flush()
 
 
-def say_error(error: AgentError) -> None:
-    err.print(f"[bold red]{error.code}[/]: ", end="")
-    err.print(error.message, markup=False)
+def count(number: int, thing: str) -> str:
+    return f"{number} {thing}" if number == 1 else f"{number} {thing}s"
+
+
+def say_error(code: str, message: str) -> None:
+    err.print(f"[bold red]{code}[/]: ", end="")
+    err.print(plain(message), markup=False)
 
 
 def load_dotenv() -> None:
-    """Take keys from ``.env`` in the working directory; what is set already wins."""
-    path = Path(".env")
-    if not path.is_file():
+    """Take keys from ``.env`` in the working directory; what is set already wins.
+
+    Keys alone: an address from a folder somebody else made would send your key there.
+    """
+    try:
+        text = Path(".env").read_text(encoding="utf-8", errors="replace")
+    except OSError:
         return
-    for line in path.read_text(encoding="utf-8", errors="replace").splitlines():
+    for line in text.splitlines():
         name, found, value = line.strip().removeprefix("export ").partition("=")
-        if found and name.isidentifier():
+        name = name.strip()
+        if found and name.isidentifier() and any(word in name for word in _KEY_WORDS):
             os.environ.setdefault(name, value.strip().strip("'\""))
 
 
 def run() -> None:
+    """The command, with every way it may end: an exit code, and one sentence where something is wrong."""
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(errors="replace")  # a terminal without UTF-8 shows a ? and not a traceback
     load_dotenv()
     try:
         app(standalone_mode=False)
-    except click.exceptions.Abort:
+        sys.stdout.flush()
+    except (click.exceptions.Abort, KeyboardInterrupt):
         err.print("interrupted")
-        sys.exit(130)
-    except click.ClickException as error:
+        sys.exit(INTERRUPTED)
+    except click.exceptions.NoArgsIsHelpError as error:
         error.show()
+        sys.exit(error.exit_code)
+    except click.ClickException as error:
+        say_usage(error)
         sys.exit(error.exit_code)
     except click.exceptions.Exit as leaving:
         sys.exit(leaving.exit_code)
     except AgentError as error:
-        say_error(error)
-        sys.exit(1)
-    except KeyboardInterrupt:
-        err.print("interrupted")
-        sys.exit(130)
+        say_error(error.code, error.message)
+        sys.exit(FAILED)
     except BrokenPipeError:
+        # Whoever read our output has seen enough. Python would complain again when it flushes at exit.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        sys.exit(1)
+        sys.exit(FAILED)
+
+
+def say_usage(error: click.ClickException) -> None:
+    """What is wrong with a command, in one line, and where its help is."""
+    context = error.ctx if isinstance(error, click.UsageError) else None
+    command = context.command_path if context is not None else "turnlog"
+    message = error.format_message().rstrip(".")
+    if not isinstance(error, click.BadParameter) or isinstance(error, click.MissingParameter):
+        message += f"; see {command} --help"
+    err.print(plain(f"{command}: {message}"), markup=False)
+
+
+def login() -> str:
+    """Who sits here, for the log."""
+    try:
+        return getpass.getuser()
+    except (OSError, KeyError):  # a container may run under a number that has no name
+        return f"user {os.getuid()}" if hasattr(os, "getuid") else "somebody"

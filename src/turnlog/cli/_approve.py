@@ -2,27 +2,26 @@
 
 from __future__ import annotations
 
-import getpass
 import json
 from typing import Any
 
 import click
-from rich.markup import escape
 
-from turnlog.contract import Entry, Store, encode
+from turnlog.contract import ApprovalDecided, Entry, Store
 from turnlog.loop import CallState, RunState, record_decision
 
-from ._app import json_option, out, store_option, with_store
+from ._app import err, json_option, login, out, store_option, with_store, write_json
+from ._text import safe, short
 
 
-@click.command("approve")
+@click.command("approve", short_help="Decide on a call that waits for approval.")
 @click.argument("session")
 @click.argument("call", required=False)
 @click.option("--deny", "action", flag_value="deny", help="Do not run it; the model is told.")
 @click.option("--abort", "action", flag_value="abort", help="End the run.")
 @click.option("--modify", "arguments", metavar="JSON", help="Run it with these arguments instead.")
 @click.option("--note", metavar="TEXT", help="Words for the model.")
-@click.option("--by", metavar="NAME", default=getpass.getuser, show_default="your login")
+@click.option("--by", metavar="NAME", default=login, show_default="your login")
 @store_option
 @json_option
 def approve_command(
@@ -36,20 +35,26 @@ def approve_command(
     as_json: bool,
 ) -> None:
     """Let a call run, or not. Without CALL: what waits. Resume the run with `turnlog chat --session`."""
+    changed = _parse(arguments)
+    if changed is not None and action is not None:
+        raise click.UsageError(f"--modify and --{action} contradict each other; give one of them")
     if call is None:
+        if changed is not None or action is not None or note is not None:
+            raise click.UsageError(f"name the CALL to decide on; turnlog approve {session} lists what waits")
         _list(with_store(store_url, lambda store: store.load(session)), session, as_json)
         return
-    changed = _parse(arguments)
     chosen = "modify" if changed is not None else action or "approve"
 
-    async def work(store: Store) -> Any:
+    async def work(store: Store) -> ApprovalDecided:
         return await record_decision(store, session, call, chosen, by=by, arguments=changed, note=note)
 
     decided = with_store(store_url, work)
     if as_json:
-        click.echo(encode(decided).decode())
-    else:
-        out.print(f"{decided.action} by {escape(by)}\n[dim]go on with: turnlog chat --session {session}[/]")
+        write_json(decided)
+        return
+    out.print(f"{decided.action} by {safe(by)}")
+    go_on = f"turnlog chat --session {safe(session)}, and the model and tools as before"
+    err.print(f"[dim]go on with: {go_on}[/]")
 
 
 def _list(entries: list[Entry], session: str, as_json: bool) -> None:
@@ -60,15 +65,15 @@ def _list(entries: list[Entry], session: str, as_json: bool) -> None:
     for call in waiting:
         assert call.requested is not None
         if as_json:
-            click.echo(encode(call.requested).decode())
+            write_json(call.requested)
             continue
         asked = call.requested
-        shown = escape(json.dumps(asked.arguments))
-        out.print(f"[magenta]{asked.tool_call_id}[/] {escape(asked.tool_name)} {shown}")
+        shown = short(asked.arguments, 10_000)
+        out.print(f"[magenta]{asked.tool_call_id}[/] {safe(asked.tool_name)} {shown}")
         if asked.reason:
-            out.print(f"  [dim]{escape(asked.reason)}[/]")
+            out.print(f"  [dim]{safe(asked.reason)}[/]")
     if not waiting and not as_json:
-        out.print(f"nothing waits in {session}")
+        out.print(f"nothing waits in {safe(session)}")
 
 
 def _parse(text: str | None) -> dict[str, Any] | None:

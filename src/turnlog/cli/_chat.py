@@ -3,213 +3,198 @@
 from __future__ import annotations
 
 import asyncio
-import importlib
-import importlib.util
-import signal
 import sys
 from collections.abc import AsyncGenerator
-from contextlib import aclosing
-from pathlib import Path
 from typing import Any
 
 import click
 
-from turnlog.contract import RunEndedEvent, RunEvent, RunResult, encode
-from turnlog.loop import Agent, load_config
+from turnlog.contract import AgentError, RunEvent, RunResult
+from turnlog.loop import Agent, CallState, RunState
 
-from ._app import json_option, out, store_option, store_url_of
-from ._render import EventPrinter
+from ._agent import agent_options, make_agent, read_choice
+from ._app import FAILED, INTERRUPTED, WAITS, err, login, out, say_error
+from ._text import safe, short
+from ._watch import watch
 
-
-def agent_options(command: Any) -> Any:
-    for option in (
-        click.option("--model", "-m", metavar="NAME", help="local, openai:…, anthropic:…, google:…"),
-        click.option(
-            "--session", "-s", metavar="ID", help="Go on with this session, or give a new one a name."
-        ),
-        click.option("--instructions", "-i", metavar="TEXT", help="The system prompt."),
-        click.option(
-            "--tools",
-            "-t",
-            "tool_modules",
-            multiple=True,
-            metavar="MODULE",
-            help="Python module or file with @tool functions.",
-        ),
-        click.option(
-            "--config", metavar="FILE", type=click.Path(dir_okay=False), help="Agent configuration, TOML."
-        ),
-        click.option("--base-url", metavar="URL", help="Address of a compatible server."),
-        store_option,
-        json_option,
-    ):
-        command = option(command)
-    return command
+_ANSWERS = {"y": "approve", "yes": "approve", "n": "deny", "no": "deny", "a": "abort", "abort": "abort"}
 
 
-@click.command("chat")
-@agent_options
-def chat_command(**options: Any) -> None:
-    """Talk to an agent. Ctrl-C stops the answer and keeps the session; Ctrl-D leaves."""
-    asyncio.run(_chat(**options))
-
-
-@click.command("run")
+@click.command("run", short_help="Ask one question.")
 @click.argument("text")
-@click.option(
-    "--tool-choice", metavar="NAME", help="auto, none, required, or the name of a tool: must be called first."
-)
 @agent_options
+@click.option(
+    "--tool-choice",
+    metavar="NAME",
+    help="auto, none, required, or the name of a tool that must be called first.",
+)
 def run_command(text: str, tool_choice: str | None, **options: Any) -> None:
-    """Ask one question. TEXT may be - for standard input."""
+    """Ask one question. TEXT may be - for standard input.
+
+    The answer goes to standard output, what happens around it to standard error. Exit code 0: answered,
+    1: failed, 3: a call waits for approval, 130: stopped with Ctrl-C.
+    """
     if text == "-":
-        text = sys.stdin.read()
-    result = asyncio.run(_run_once(text, tool_choice, **options))
-    if result is None or result.status != "completed":
-        sys.exit(130 if result is not None and result.status == "aborted" else 1)
-
-
-def make_agent(
-    model: str | None,
-    instructions: str | None,
-    tool_modules: tuple[str, ...],
-    config: str | None,
-    base_url: str | None,
-    store_url: str | None,
-) -> Agent:
-    loaded = load_config(config) if config else None
-    name = model or (loaded.model if loaded else None) or "local"
-    tools = [tool for module in tool_modules for tool in load_tools(module)]
-    return Agent(
-        name,
-        model_options={"base_url": base_url} if base_url else None,
-        tools=tools,
-        store=store_url_of(store_url or (loaded.store if loaded else None)),
-        instructions=instructions,
-        config=loaded,
-    )
-
-
-def load_tools(name: str) -> list[Any]:
-    """All tools of a module, named with dots or as a file."""
-    from turnlog.loop import Tool
-
-    if name.endswith(".py"):
-        path = Path(name)
-        if not path.is_file():
-            raise click.BadParameter(f"there is no file {name}", param_hint="--tools")
-        spec = importlib.util.spec_from_file_location(path.stem, path)
-        assert spec is not None and spec.loader is not None
-        module = importlib.util.module_from_spec(spec)
-        spec.loader.exec_module(module)
-    else:
-        try:
-            module = importlib.import_module(name)
-        except ModuleNotFoundError as error:
-            raise click.BadParameter(f"there is no module {name}", param_hint="--tools") from error
-    found = [value for value in vars(module).values() if isinstance(value, Tool)]
-    if not found:
-        raise click.BadParameter(f"{name} has no function marked with @tool", param_hint="--tools")
-    return found
+        text = _read_all()
+    if not text.strip():
+        raise click.BadParameter("there is nothing to ask", param_hint="TEXT")
+    sys.exit(asyncio.run(_run_once(text, tool_choice, **options)))
 
 
 async def _run_once(
     text: str, tool_choice: str | None, session: str | None, as_json: bool, **options: Any
-) -> RunResult | None:
-    agent = make_agent(**options)
+) -> int:
+    agent, tools = make_agent(**options)
     try:
-        choice: Any = tool_choice
-        if tool_choice not in (None, "auto", "none", "required"):
-            from turnlog.contract import SpecificTool
-
-            choice = SpecificTool(name=str(tool_choice))
-        events = agent.run_stream(text, session=session, tool_choice=choice)
-        return await _watch(agent, events, as_json, new=session is None)
+        choice = read_choice(tool_choice, tools)
+        result = await watch(agent, agent.run_stream(text, session=session, tool_choice=choice), as_json)
     finally:
         await agent.close()
+    if result is not None and not as_json:
+        if result.status == "awaiting_human":
+            _say_how_to_decide(result.session_id)
+        elif session is None:
+            err.print(f"[dim]session {safe(result.session_id)}[/]")
+    return _exit_code(result)
 
 
-async def _chat(session: str | None, as_json: bool, **options: Any) -> None:
-    agent = make_agent(**options)
-    session = session or agent.ids.session()
-    interactive = sys.stdin.isatty() and not as_json
+def _exit_code(result: RunResult | None) -> int:
+    match result.status if result is not None else "failed":
+        case "completed":
+            return 0
+        case "failed":
+            return FAILED
+        case "aborted":
+            return INTERRUPTED
+        case "awaiting_human":
+            return WAITS
+
+
+def _read_all() -> str:
     try:
-        if interactive:
-            out.print(f"[dim]session {session} · {agent.model.descriptor.model} · Ctrl-D leaves[/]")
-        await _finish_open_run(agent, session, as_json)
+        return sys.stdin.buffer.read().decode("utf-8")
+    except UnicodeDecodeError as error:
+        raise click.BadParameter(f"standard input is not UTF-8: {error}", param_hint="TEXT") from error
+
+
+def _say_how_to_decide(session: str) -> None:
+    name = safe(session)
+    err.print(f"[dim]decide with: turnlog approve {name} CALL, or --deny, --modify JSON, --abort[/]")
+    err.print(f"[dim]then go on with: turnlog chat --session {name}, and the model and tools as before[/]")
+
+
+@click.command("chat", short_help="Talk to an agent.")
+@agent_options
+def chat_command(session: str | None, as_json: bool, **options: Any) -> None:
+    """Talk to an agent. Ctrl-C stops the answer and keeps the session; Ctrl-D leaves.
+
+    A session that a crash or a wait for approval left open goes on first. Lines may come from a pipe.
+    """
+    agent, _ = make_agent(**options)
+    chat = Chat(agent, session or agent.ids.session(), as_json)
+    # Lines are read between two uses of the loop, on the main thread: there Ctrl-C reaches the prompt.
+    with asyncio.Runner() as runner:
+        try:
+            code = chat.talk(runner)
+        finally:
+            runner.run(agent.close())
+    sys.exit(code)
+
+
+class Chat:
+    """One conversation, on a terminal or through a pipe."""
+
+    def __init__(self, agent: Agent, session: str, as_json: bool) -> None:
+        self._agent = agent
+        self._session = session
+        self._as_json = as_json
+        self._interactive = sys.stdin.isatty() and not as_json
+
+    def talk(self, runner: asyncio.Runner) -> int:
+        """Until there is nothing more to read; the exit code."""
+        agent, session = self._agent, self._session
+        if self._interactive:
+            model = safe(agent.model.descriptor.model)
+            err.print(f"[dim]session {safe(session)} · {model} · Ctrl-C stops, Ctrl-D leaves[/]")
+        if runner.run(agent.store.tail(session)) is None:
+            result = None
+        else:
+            result = self._turn(runner, agent.resume_stream(session), note="going on where it stopped")
         while True:
-            line = await asyncio.to_thread(_read_line, interactive)
+            while result is not None and result.status == "awaiting_human":
+                if not self._decide(runner):
+                    _say_how_to_decide(session)
+                    return WAITS
+                result = self._turn(runner, agent.resume_stream(session))
+            line = self._read_line()
             if line is None:
                 break
             if line.strip():
-                await _watch(agent, agent.run_stream(line, session=session), as_json)
-        if interactive:
-            out.print(f"[dim]kept as {session}: turnlog chat --session {session}[/]")
-    finally:
-        await agent.close()
+                result = self._turn(runner, agent.run_stream(line.rstrip("\n"), session=session))
+        if self._interactive:
+            err.print(f"[dim]kept: turnlog chat --session {safe(session)}[/]")
+            return 0
+        return 0 if result is None else _exit_code(result)
 
-
-async def _finish_open_run(agent: Agent, session: str, as_json: bool) -> None:
-    """Go on where a crash stopped the session, before anything new is said."""
-    if await agent.store.tail(session) is None:
-        return
-    await _watch(agent, agent.resume_stream(session), as_json, note="going on where it stopped")
-
-
-def _read_line(interactive: bool) -> str | None:
-    if interactive:
+    def _turn(
+        self, runner: asyncio.Runner, events: AsyncGenerator[RunEvent, None], *, note: str | None = None
+    ) -> RunResult | None:
         try:
-            return input("> ")
-        except (EOFError, KeyboardInterrupt):
+            return runner.run(watch(self._agent, events, self._as_json, note=note))
+        except AgentError as error:
+            if not self._interactive:
+                raise
+            say_error(error.code, error.message)
             return None
-    return sys.stdin.readline() or None
 
+    def _read_line(self) -> str | None:
+        if not self._interactive:
+            # Whatever the locale is, a pipe speaks UTF-8.
+            return sys.stdin.buffer.readline().decode("utf-8", "replace") or None
+        while True:
+            try:
+                return input("> ")
+            except EOFError:
+                out.print()
+                return None
+            except KeyboardInterrupt:
+                err.print("\n[dim]Ctrl-D leaves[/]")
 
-async def _watch(
-    agent: Agent,
-    events: AsyncGenerator[RunEvent, None],
-    as_json: bool,
-    *,
-    note: str | None = None,
-    new: bool = False,
-) -> RunResult | None:
-    """Print a run as it happens. Ctrl-C aborts the run; the session stays."""
-    printer = EventPrinter(out)
-    loop = asyncio.get_running_loop()
-    result: RunResult | None = None
-    run_id: str | None = None
+    # ── approvals ──
 
-    def stop() -> None:
-        if run_id is not None:
-            task = loop.create_task(agent.abort(run_id, "stopped with Ctrl-C"))
-            task.add_done_callback(lambda _: None)
+    def _decide(self, runner: asyncio.Runner) -> bool:
+        """Ask about the calls that wait. False when somebody is to decide later."""
+        if not self._interactive:
+            return False
+        for call in runner.run(self._waiting()):
+            action = self._ask(call)
+            if action is None:
+                return False
+            name = call.call.tool_call_id
+            runner.run(self._agent.decide(self._session, name, action, by=login()))
+            if action == "abort":
+                break
+        return True
 
-    _on_interrupt(loop, stop)
-    try:
-        async with aclosing(events):
-            async for event in events:
-                if run_id is None and note and not as_json:
-                    out.print(f"[dim]{note}[/]")
-                run_id = event.run_id
-                if as_json:
-                    sys.stdout.write(encode(event).decode() + "\n")
-                    sys.stdout.flush()
-                else:
-                    printer.show(event)
-                if isinstance(event, RunEndedEvent):
-                    result = event.payload.result
-    finally:
-        _on_interrupt(loop, None)
-    if new and result is not None and not as_json:
-        out.print(f"[dim]session {result.session_id}[/]")
-    return result
+    async def _waiting(self) -> list[CallState]:
+        state = RunState()
+        for entry in await self._agent.store.load(self._session):
+            state.step(entry)
+        return state.awaiting
 
-
-def _on_interrupt(loop: asyncio.AbstractEventLoop, action: Any) -> None:
-    try:
-        if action is None:
-            loop.remove_signal_handler(signal.SIGINT)
-        else:
-            loop.add_signal_handler(signal.SIGINT, action)
-    except (NotImplementedError, RuntimeError, ValueError):
-        pass  # Windows, or not the main thread: Ctrl-C is then an ordinary KeyboardInterrupt
+    def _ask(self, call: CallState) -> str | None:
+        assert call.requested is not None
+        why = f" [dim]{short(call.requested.reason)}[/]" if call.requested.reason else ""
+        err.print(
+            f"[magenta]{safe(call.requested.tool_name)}[/] {short(call.requested.arguments, 2000)}{why}"
+        )
+        while True:
+            try:
+                given = input("run it? [y]es, [n]o, [a]bort the run, [l]ater: ").strip().lower()
+            except (EOFError, KeyboardInterrupt):
+                out.print()
+                return None
+            if given in ("l", "later"):
+                return None
+            if given in _ANSWERS:
+                return _ANSWERS[given]

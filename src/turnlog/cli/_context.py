@@ -3,18 +3,18 @@
 from __future__ import annotations
 
 import click
-from rich.markup import escape
 
-from turnlog.contract import Entry, FoldEntry, Message, Store, ToolCallPart, ToolResultPart, encode
+from turnlog.contract import Entry, FoldEntry, Message, Store, ToolCallPart, ToolResultPart
 from turnlog.loop import ContextDiff, ContextView, compact_session, diff_contexts, explain, load_model
 
-from ._app import err, json_option, out, store_option, with_store
+from ._app import count, err, json_option, out, store_option, with_store, write_json
 from ._render import result_text
+from ._text import safe, short
 
 _BAR = 32
 
 
-@click.command("context")
+@click.command("context", short_help="Show what the model saw, and what filled its window.")
 @click.argument("session")
 @click.option("--call", "-c", type=int, default=-1, help="Which model call, from 1; default the last.")
 @click.option("--diff", nargs=2, type=int, metavar="N M", help="What call M saw that call N did not.")
@@ -31,7 +31,7 @@ def context_command(
         return
     view = explain(entries, call)
     if as_json:
-        click.echo(encode(view).decode())
+        write_json(view)
         return
     _show_view(view)
 
@@ -45,28 +45,34 @@ def _show_view(view: ContextView) -> None:
         else "[red]differs[/]"
     )
     target = f"{view.target.provider_id}:{view.target.model}"
-    out.print(f"call {view.call} · {escape(target)} · context {view.context_hash[:12]} {proof}")
+    out.print(f"call {view.call} · {safe(target)} · context {view.context_hash[:12]} {proof}")
     total = sum(part.tokens for part in view.gauge)
     for part in view.gauge:
         bar = "█" * max(1, round(part.share * _BAR))
         out.print(f"  {part.kind:<16} [cyan]{bar:<{_BAR}}[/] {part.tokens:>8} tokens  {part.share:6.1%}")
     out.print(f"  {'together':<16} {'':<{_BAR}} {total:>8} tokens, estimated\n")
     if view.system_prompt:
-        out.print(f"[bold]system[/]\n{escape(view.system_prompt)}\n")
+        out.print(f"[bold]system[/]\n{safe(view.system_prompt)}\n")
+    names = {
+        part.payload.tool_call_id: part.payload.tool_name
+        for message in view.messages
+        for part in message.tool_calls
+    }
     for message in view.messages:
-        _show_message(message)
+        _show_message(message, names)
 
 
-def _show_message(message: Message) -> None:
+def _show_message(message: Message, names: dict[str, str]) -> None:
     out.print(f"[bold]{message.role}[/]")
     for part in message.parts:
         if isinstance(part, ToolCallPart):
-            out.print(f"[cyan]→ {escape(part.payload.tool_name)}[/] {escape(part.payload.raw_args_text)}")
+            out.print(f"[cyan]→ {safe(part.payload.tool_name)}[/] {safe(part.payload.raw_args_text)}")
         elif isinstance(part, ToolResultPart):
-            out.print(f"[dim]{part.payload.tool_call_id}[/] {escape(result_text(part))}")
+            name = names.get(part.payload.tool_call_id, part.payload.tool_call_id)
+            out.print(f"[cyan]{safe(name)}[/] {safe(result_text(part))}")
         elif part.kind in ("text", "thinking"):
             text = part.payload.text  # pyright: ignore[reportAttributeAccessIssue, reportUnknownMemberType, reportUnknownVariableType]
-            out.print(escape(str(text)), style="dim italic" if part.kind == "thinking" else "")  # pyright: ignore[reportUnknownArgumentType]
+            out.print(safe(str(text)), style="dim italic" if part.kind == "thinking" else "")  # pyright: ignore[reportUnknownArgumentType]
         else:
             out.print(f"[dim]({part.kind})[/]")
     out.print()
@@ -75,20 +81,30 @@ def _show_message(message: Message) -> None:
 def _show_diff(before: ContextView, after: ContextView, as_json: bool) -> None:
     found: ContextDiff = diff_contexts(before.context(), after.context())
     if as_json:
-        click.echo(encode(found).decode())
+        write_json(found)
         return
     grown = "[green]only grew[/]" if found.grown else "[yellow]was broken[/]"
     out.print(
         f"from call {before.call} to call {after.call} the wire {grown}: "
-        f"{found.common_messages} messages ({found.common_bytes} bytes) in common"
+        f"{count(found.common_messages, 'message')} ({found.common_bytes} bytes) in common"
     )
     for sign, colour, messages in (("-", "red", found.removed), ("+", "green", found.added)):
         for message in messages:
-            text = " ".join(message.text.split())[:160] or ", ".join(part.kind for part in message.parts)
-            out.print(f"[{colour}]{sign} {message.role}[/] {escape(text)}")
+            out.print(f"[{colour}]{sign} {message.role}[/] {short(_words(message), 160)}")
 
 
-@click.command("compact")
+def _words(message: Message) -> str:
+    """What a message says, calls and results included."""
+    said = [message.text] if message.text else []
+    for part in message.parts:
+        if isinstance(part, ToolCallPart):
+            said.append(f"→ {part.payload.tool_name} {part.payload.raw_args_text}")
+        elif isinstance(part, ToolResultPart):
+            said.append(result_text(part))
+    return " ".join(said) or ", ".join(part.kind for part in message.parts)
+
+
+@click.command("compact", short_help="Fold a session now.")
 @click.argument("session")
 @click.option("--model", "-m", metavar="NAME", help="Have this model write a recap first.")
 @store_option
@@ -107,5 +123,7 @@ def compact_command(session: str, model: str | None, store_url: str | None) -> N
     folds = [entry.payload for entry in entries if isinstance(entry, FoldEntry)]
     for fold in folds:
         out.print(f"folded: {fold.tokens_before} → {fold.tokens_after} tokens, estimated")
-    if not folds:
+    if not folds and entries:
+        out.print("a recap was written; the next fold uses it")
+    elif not folds:
         err.print("nothing to fold: it would free too little")

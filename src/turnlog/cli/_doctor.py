@@ -10,9 +10,10 @@ from importlib.util import find_spec
 import click
 
 from turnlog import __version__
-from turnlog.contract import AgentError, encode
+from turnlog.contract import AgentError, scrub
 
-from ._app import json_option, out, store_option, store_url_of, with_store
+from ._app import FAILED, count, json_option, out, store_option, store_url_of, with_store, write_json
+from ._text import safe
 
 KEYS = ("OPENAI_API_KEY", "ANTHROPIC_API_KEY", "GEMINI_API_KEY", "GOOGLE_API_KEY")
 
@@ -34,22 +35,22 @@ def doctor_command(store_url: str | None, as_json: bool) -> None:
         rows.append((key, True if os.environ.get(key) else None, "set" if os.environ.get(key) else "not set"))
     if as_json:
         for name, ok, text in rows:
-            click.echo(encode({"name": name, "ok": ok, "detail": text}).decode())
+            write_json({"name": name, "ok": ok, "detail": text})
     else:
         for name, ok, text in rows:
             mark = "[green]✓[/]" if ok else "[red]✗[/]" if ok is False else "[dim]-[/]"
-            out.print(f"{mark} {name:<18} [dim]{text}[/]")
+            out.print(f"{mark} {name:<18} [dim]{safe(text)}[/]")
     if any(ok is False for _, ok, _ in rows):
-        sys.exit(1)
+        sys.exit(FAILED)
 
 
 def _store_row(url: str | None) -> tuple[str, bool | None, str]:
     name = store_url_of(url)
     try:
-        count = len(with_store(url, lambda store: store.sessions()))
+        found = len(with_store(url, lambda store: store.sessions()))
     except AgentError as error:
-        return "store", False, f"{name}: {error.message}"
-    return "store", True, f"{name} ({count} sessions)"
+        return "store", False, f"{scrub(name)}: {error.message}"
+    return "store", True, f"{scrub(name)} ({count(found, 'session')})"
 
 
 def _package(name: str, module: str, command: str) -> tuple[str, bool | None, str]:

@@ -2,17 +2,26 @@
 
 from __future__ import annotations
 
-import getpass
 import sys
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import click
 
-from turnlog.contract import AgentError, Store, encode
+from turnlog.contract import (
+    AgentError,
+    Entry,
+    ImagePart,
+    ModelInputEntry,
+    Store,
+    ToolResultPart,
+    ToolResultsEntry,
+)
 from turnlog.history import export_jsonl, import_jsonl, render_html, render_markdown, verify, visible_entries
 from turnlog.loop import purge_entries
 
-from ._app import err, json_option, out, store_option, with_store
+from ._app import FAILED, err, json_option, login, out, store_option, with_store, write_json
+from ._text import safe
 
 
 @click.command("export")
@@ -27,7 +36,9 @@ def export_command(session: str, form: str, output: str | None, store_url: str |
         if form == "jsonl":
             return await export_jsonl(store, session)
         entries = visible_entries(await store.load(session))
-        return (render_html if form == "html" else render_markdown)(entries).encode()
+        if form == "markdown":
+            return render_markdown(entries).encode()
+        return render_html(entries, blobs=await _read_images(store, entries)).encode()
 
     data = with_store(store_url, work)
     if output is None:
@@ -38,7 +49,28 @@ def export_command(session: str, form: str, output: str | None, store_url: str |
         Path(output).write_bytes(data)
     except OSError as error:
         raise AgentError("ConfigInvalid", f"cannot write {output}: {error.strerror}") from error
-    err.print(f"wrote {output} ({len(data)} bytes)")
+    err.print(f"wrote {safe(output)} ({len(data)} bytes)")
+
+
+async def _read_images(store: Store, entries: Sequence[Entry]) -> dict[str, bytes]:
+    """The bytes of every image shown; one that is gone is left to its place."""
+    found: dict[str, bytes] = {}
+    for name in {name for entry in entries for name in _image_names(entry)}:
+        try:
+            found[name] = await store.get_blob(name)
+        except AgentError as error:
+            err.print(f"[yellow]{error.code}[/]: {safe(error.message)}")
+    return found
+
+
+def _image_names(entry: Entry) -> Iterator[str]:
+    if not isinstance(entry, ModelInputEntry | ToolResultsEntry):
+        return
+    for part in entry.payload.message.parts:
+        content = part.payload.content if isinstance(part, ToolResultPart) else [part]
+        for inner in content if isinstance(content, list) else ():
+            if isinstance(inner, ImagePart) and (inner.payload.url or "").startswith("blob:"):
+                yield (inner.payload.url or "").removeprefix("blob:")
 
 
 @click.command("import")
@@ -46,11 +78,14 @@ def export_command(session: str, form: str, output: str | None, store_url: str |
 @store_option
 def import_command(file: str, store_url: str | None) -> None:
     """Read a session from JSON lines that export wrote."""
-    data = Path(file).read_bytes()
-    out.print(with_store(store_url, lambda store: import_jsonl(store, data)))
+    try:
+        data = Path(file).read_bytes()
+    except OSError as error:
+        raise AgentError("ConfigInvalid", f"cannot read {file}: {error.strerror}") from error
+    out.print(with_store(store_url, lambda store: import_jsonl(store, data)), markup=False)
 
 
-@click.command("verify")
+@click.command("verify", short_help="Check a session: chain, order, pairing.")
 @click.argument("session")
 @store_option
 @json_option
@@ -59,28 +94,31 @@ def verify_command(session: str, store_url: str | None, as_json: bool) -> None:
     problems = with_store(store_url, lambda store: verify(store, session))
     if as_json:
         for problem in problems:
-            click.echo(encode(problem).decode())
+            write_json(problem)
     elif not problems:
         out.print("[green]sound[/]: the chain holds, every call has its place")
     for problem in problems if not as_json else ():
-        err.print(f"[red]{problem.seq}[/] {problem.message}")
+        place = f"entry {problem.seq}" if problem.seq is not None else "session"
+        err.print(f"[red]{place}[/]: {safe(problem.message)}")
     if problems:
-        sys.exit(1)
+        sys.exit(FAILED)
 
 
-@click.command("purge")
+@click.command("purge", short_help="Erase what entries hold, for good.")
 @click.argument("session")
 @click.argument("entries", nargs=-1, required=True, metavar="ENTRY…")
 @click.option("--reason", metavar="TEXT")
-@click.option("--by", metavar="NAME", default=getpass.getuser, show_default="your login")
+@click.option("--by", metavar="NAME", default=login, show_default="your login")
 @click.option("--yes", is_flag=True, help="Do not ask.")
 @store_option
 def purge_command(
     session: str, entries: tuple[str, ...], reason: str | None, by: str, yes: bool, store_url: str | None
 ) -> None:
     """Erase what entries hold (by id or seq) from the store's own files. This cannot be undone."""
-    if not yes:
-        click.confirm(f"Erase {len(entries)} of the entries of {session} for good?", abort=True)
+    what = "1 entry" if len(entries) == 1 else f"{len(entries)} entries"
+    if not yes and not click.confirm(f"Erase {what} of {session} for good?", err=True):
+        err.print("nothing was erased")
+        sys.exit(FAILED)
 
     async def work(store: Store) -> str:
         known = {str(entry.seq): entry.id for entry in await store.load(session)}

@@ -3,69 +3,135 @@
 from __future__ import annotations
 
 import json
-from typing import Any
 
 from rich.console import Console
-from rich.markup import escape
 
-from turnlog.contract import Entry, RunEvent, ToolCallPart, ToolResultPart, encode
+from turnlog.contract import (
+    ApprovalDecidedEntry,
+    ApprovalDecidedEvent,
+    ApprovalRequestedEntry,
+    ApprovalRequestedEvent,
+    AssistantMessageEvent,
+    BranchSummaryEntry,
+    CompactionSummaryEntry,
+    ContextEvent,
+    CustomEntry,
+    DeltaBatchEntry,
+    Entry,
+    ErrorEvent,
+    ErrorShown,
+    FoldEntry,
+    InputEvent,
+    Message,
+    MessageDelta,
+    ModelCallEvent,
+    ModelCallFailedEntry,
+    ModelCallStartedEntry,
+    ModelChangeEntry,
+    ModelDeltaEvent,
+    ModelInputEntry,
+    ModelOutputEntry,
+    PurgeEntry,
+    RedactionEntry,
+    RetractedEvent,
+    RunEndedEntry,
+    RunEndedEvent,
+    RunEvent,
+    RunStartedEntry,
+    RuntimeInitEntry,
+    SessionHeaderEntry,
+    StatusEvent,
+    SystemPromptEntry,
+    TextDelta,
+    ThinkingDelta,
+    ToolProgressEvent,
+    ToolResultEvent,
+    ToolResultPart,
+    ToolResultsEntry,
+    ToolsChangeEntry,
+    ToolStartedEntry,
+    ToolStartedEvent,
+    WidgetEventEntry,
+    encode,
+)
+
+from ._app import count, say_error
+from ._text import plain, safe, short
 
 
 class EventPrinter:
-    """Prints a run as it happens: text as it streams, tools as one line each."""
+    """Prints a run as it happens: the answer's text as it streams, and around it one line for each tool.
 
-    def __init__(self, console: Console) -> None:
-        self._out = console
-        self._open = False
-        self._thinking = False
+    The answer goes to ``out``, everything else to ``aside``, so that a pipe gets the answer alone.
+    """
+
+    def __init__(self, out: Console, aside: Console) -> None:
+        self._out = out
+        self._aside = aside
+        self._open: Console | None = None
 
     def show(self, event: RunEvent) -> None:
-        match event.kind:
-            case "model_delta":
-                self._delta(event.payload.delta)  # pyright: ignore
-            case "tool_started":
-                p: Any = event.payload
-                self._line(f"[cyan]→ {escape(p.tool_name)}[/] [dim]{escape(_short(p.arguments))}[/]")
-            case "tool_result":
+        match event:
+            case ModelDeltaEvent():
+                self._delta(event.payload.delta)
+            case ToolStartedEvent():
                 p = event.payload
-                mark = "[green]✓[/]" if p.status == "success" else f"[yellow]{p.status}[/]"
-                text = result_text(p.message.tool_results[0])
-                self._line(f"{mark} [dim]{escape(_short(text))}[/]")
-            case "tool_progress":
+                self._line(f"[cyan]→ {safe(p.tool_name)}[/] [dim]{short(p.arguments)}[/]")
+            case ToolProgressEvent():
+                self._line(f"[dim]… {short(event.payload.text or event.payload.data)}[/]")
+            case ToolResultEvent():
+                status = event.payload.status
+                mark = "[green]✓[/]" if status == "success" else f"[yellow]{status}[/]"
+                self._line(f"{mark} [dim]{short(result_text(event.payload.message.tool_results[0]))}[/]")
+            case ApprovalRequestedEvent():
                 p = event.payload
-                self._line(f"[dim]… {escape(p.text or _short(p.data))}[/]")
-            case "approval_requested":
-                p = event.payload
-                self._line(f"[magenta]? {escape(p.tool_name)} waits for approval ({p.tool_call_id})[/]")
-            case "retracted":
+                asked = f"{safe(p.tool_name)} {short(p.arguments)}"
+                self._line(f"[magenta]? {asked} waits for approval[/] [dim]({p.tool_call_id})[/]")
+            case ApprovalDecidedEvent():
+                self._line(f"[dim]{event.payload.action} by {safe(event.payload.decided_by)}[/]")
+            case RetractedEvent():
                 self._line("[dim](that answer was cut off and does not count)[/]")
-            case "error":
+            case ErrorEvent():
+                self._error(event.payload)
+            case ContextEvent():
                 p = event.payload
-                again = " — trying again" if p.will_retry else ""
-                self._line(f"[red]{p.error.code}[/]: {escape(p.error.message)}{again}")
-            case "run_ended":
-                self._close()
-            case _:
-                pass
+                self._line(f"[dim](older content was folded: {p.tokens_before} → {p.tokens_after} tokens)[/]")
+            case RunEndedEvent():
+                self.close()
+            case InputEvent() | ModelCallEvent() | AssistantMessageEvent() | StatusEvent():
+                pass  # the user said it, or it is shown already
 
-    def _delta(self, delta: Any) -> None:
-        if delta.kind in ("text", "thinking"):
-            thinking = delta.kind == "thinking"
-            if thinking != self._thinking:
-                self._close()
-                self._thinking = thinking
-            text = delta.payload.text_delta
-            self._out.print(text, end="", markup=False, style="dim italic" if thinking else None)
-            self._open = self._open or bool(text)
+    def _error(self, shown: ErrorShown) -> None:
+        if shown.error.code == "RunAborted":
+            self._line(f"[dim]({safe(shown.error.message)})[/]")
+            return
+        self.close()
+        again = " — trying again" if shown.will_retry else ""
+        say_error(shown.error.code, shown.error.message + again)
+
+    def _delta(self, delta: MessageDelta) -> None:
+        if isinstance(delta, TextDelta):
+            self._write(self._out, delta.payload.text_delta, None)
+        elif isinstance(delta, ThinkingDelta):
+            self._write(self._aside, delta.payload.text_delta, "dim italic")
+
+    def _write(self, to: Console, text: str, style: str | None) -> None:
+        if not text:
+            return
+        if self._open is not to:
+            self.close()
+        to.print(plain(text), end="", markup=False, style=style)
+        self._open = to
 
     def _line(self, text: str) -> None:
-        self._close()
-        self._out.print(text)
+        self.close()
+        self._aside.print(text)
 
-    def _close(self) -> None:
-        if self._open:
-            self._out.print()
-            self._open = False
+    def close(self) -> None:
+        """End the line that is open."""
+        if self._open is not None:
+            self._open.print()
+            self._open = None
 
 
 def result_text(part: ToolResultPart) -> str:
@@ -73,52 +139,111 @@ def result_text(part: ToolResultPart) -> str:
     return content if isinstance(content, str) else encode(content).decode()
 
 
-def _short(value: object, limit: int = 120) -> str:
-    text = value if isinstance(value, str) else json.dumps(value, ensure_ascii=False, default=str)
-    text = " ".join(text.split())
-    return text if len(text) <= limit else text[: limit - 1] + "…"
-
-
 def entry_line(entry: Entry) -> str:
     """One entry in one line of markup."""
-    p: Any = entry.payload
-    match entry.kind:
-        case "model_input":
-            body = f"[bold]user[/] {escape(_short(p.message.text))}"
-        case "model_output":
-            calls = [part.payload.tool_name for part in p.message.parts if isinstance(part, ToolCallPart)]
-            said = escape(_short(p.message.text)) if p.message.text else ""
-            body = f"[bold]assistant[/] {said}" + (
-                f" [cyan]calls {escape(', '.join(calls))}[/]" if calls else ""
+    return f"[dim]{entry.seq:>5}[/] {entry.kind:<20} {_body(entry)}".rstrip()
+
+
+def _body(entry: Entry) -> str:  # one line for each kind: long because the vocabulary is
+    match entry:
+        case SessionHeaderEntry():
+            title = f"{short(entry.payload.title)} " if entry.payload.title else ""
+            return f"{title}[dim]schema {entry.payload.schema_version}[/]"
+        case RunStartedEntry():
+            return _run_started(entry)
+        case RunEndedEntry():
+            error = entry.payload.error
+            return entry.payload.status + (f" [red]{error.code}[/]: {short(error.message)}" if error else "")
+        case ModelInputEntry():
+            return f"[bold]{entry.payload.message.role}[/] {_said(entry.payload.message)}"
+        case ModelCallStartedEntry():
+            p = entry.payload
+            what = f"call {p.model_call_index}.{p.attempt} · {count(p.message_count, 'message')}"
+            why = f" · {safe(p.reason)}" if p.reason else ""
+            return f"[dim]{safe(p.target.model)}{why} · {what} · context {p.context_hash[:12]}[/]"
+        case ModelCallFailedEntry():
+            return f"[red]{entry.payload.error.code}[/] {short(entry.payload.error.message)}"
+        case ModelOutputEntry():
+            return f"[bold]assistant[/] {_said(entry.payload.message)}".rstrip()
+        case ToolsChangeEntry():
+            return f"[dim]{short(', '.join(spec.name for spec in entry.payload.tools)) or 'none'}[/]"
+        case ToolStartedEntry():
+            p = entry.payload
+            again = f" · attempt {p.attempt}" if p.attempt > 1 else ""
+            return f"[cyan]{safe(p.tool_name)}[/] [dim]key {p.idempotency_key[:8]}{again}[/]"
+        case ToolResultsEntry():
+            return " · ".join(
+                f"[cyan]{safe(o.tool_name)}[/] {o.status} [dim]{short(result_text(part), 80)}[/]"
+                for part, o in zip(entry.payload.message.tool_results, entry.payload.outcomes, strict=False)
             )
-        case "tool_results":
-            body = " · ".join(
-                f"[cyan]{escape(o.tool_name)}[/] {o.status} [dim]{escape(_short(result_text(part), 80))}[/]"
-                for part, o in zip(p.message.tool_results, p.outcomes, strict=False)
-            )
-        case "tool_started":
-            body = f"[cyan]{escape(p.tool_name)}[/] [dim]key {p.idempotency_key[:8]}[/]"
-        case "model_call_started":
-            what = f"call {p.model_call_index}.{p.attempt} · {p.message_count} messages"
-            body = f"[dim]{escape(p.target.model)} · {what} · context {p.context_hash[:12]}[/]"
-        case "model_call_failed":
-            body = f"[red]{p.error.code}[/] {escape(_short(p.error.message))}"
-        case "run_ended":
-            why = f" {p.error.code}: {escape(_short(p.error.message))}" if p.error else ""
-            body = f"{p.status}{why}"
-        case "approval_requested":
-            shown = escape(_short(p.arguments))
-            body = f"[magenta]{escape(p.tool_name)}[/] waits ({p.tool_call_id}) [dim]{shown}[/]"
-        case "approval_decided":
-            body = f"{p.action} by {escape(p.decided_by)}"
-        case "system_prompt":
-            body = f"[dim]{escape(_short(p.text))}[/]"
-        case "tools_change":
-            body = f"[dim]{escape(', '.join(spec.name for spec in p.tools)) or 'none'}[/]"
-        case "fold":
-            body = f"[dim]{escape(p.reason)}: {p.tokens_before} → {p.tokens_after} tokens[/]"
-        case "branch_summary":
-            body = f"[dim]from {escape(p.from_session_id)} at {p.from_seq}[/]"
+        case ApprovalRequestedEntry():
+            p = entry.payload
+            return f"[magenta]{safe(p.tool_name)}[/] waits ({p.tool_call_id}) [dim]{short(p.arguments)}[/]"
+        case ApprovalDecidedEntry():
+            p = entry.payload
+            changed = f" [dim]{short(p.arguments)}[/]" if p.arguments is not None else ""
+            return f"{p.action} by {safe(p.decided_by)}{changed}" + (f": {short(p.note)}" if p.note else "")
         case _:
-            body = f"[dim]{escape(_short(json.loads(encode(p))))}[/]"
-    return f"[dim]{entry.seq:>5}[/] {entry.kind:<20} {body}"
+            return _aside(entry)
+
+
+def _aside(
+    entry: SystemPromptEntry
+    | ModelChangeEntry
+    | RuntimeInitEntry
+    | WidgetEventEntry
+    | FoldEntry
+    | CompactionSummaryEntry
+    | BranchSummaryEntry
+    | RedactionEntry
+    | PurgeEntry
+    | DeltaBatchEntry
+    | CustomEntry,
+) -> str:
+    match entry:
+        case SystemPromptEntry():
+            return f"[dim]{short(entry.payload.text)}[/]"
+        case ModelChangeEntry():
+            return f"[dim]{safe(entry.payload.target.model)}[/]"
+        case RuntimeInitEntry():
+            return f"[dim]{short(entry.payload.data)}[/]"
+        case WidgetEventEntry():
+            p = entry.payload
+            return f"[cyan]{safe(p.widget)}[/] {safe(p.event)} [dim]{short(p.data)}[/]"
+        case FoldEntry():
+            p = entry.payload
+            return f"[dim]{safe(p.reason)}: {p.tokens_before} → {p.tokens_after} tokens[/]"
+        case CompactionSummaryEntry():
+            return f"[dim]{short(entry.payload.summary)}[/]"
+        case BranchSummaryEntry():
+            return f"[dim]from {safe(entry.payload.from_session_id)} at {entry.payload.from_seq}[/]"
+        case RedactionEntry() | PurgeEntry():
+            p = entry.payload
+            done = "hidden" if isinstance(entry, RedactionEntry) else "erased"
+            by, why = f" by {safe(p.by)}" if p.by else "", f": {short(p.reason)}" if p.reason else ""
+            return f"{len(p.entry_ids)} {done}{by}{why}"
+        case DeltaBatchEntry():
+            return f"[dim]{count(len(entry.payload.deltas), 'delta')}[/]"
+        case CustomEntry():
+            return f"{safe(entry.payload.name)} [dim]{short(json.loads(encode(entry.payload.data)))}[/]"
+
+
+def _run_started(entry: RunStartedEntry) -> str:
+    p = entry.payload
+    words = [safe(p.agent_name or "agent")]
+    if p.tool_choice is not None:
+        words.append(f"tool choice {short(json.loads(encode(p.tool_choice)))}")
+    if p.allowed_tools is not None:
+        words.append(f"tools {short(', '.join(p.allowed_tools))}")
+    if p.model_params:
+        words.append(short(p.model_params))
+    return f"[dim]{' · '.join(words)}[/]"
+
+
+def _said(message: Message) -> str:
+    calls = ", ".join(part.payload.tool_name for part in message.tool_calls)
+    others = [f"({part.kind})" for part in message.parts if part.kind in ("image", "file_ref")]
+    said = " ".join([*([message.text] if message.text else []), *others])
+    return " ".join(
+        [*([short(said)] if said else []), *([f"[cyan]calls {short(calls)}[/]"] if calls else [])]
+    )

@@ -1,0 +1,33 @@
+"""Text that others wrote, made safe to show on a terminal."""
+
+from __future__ import annotations
+
+import json
+
+from rich.markup import escape
+
+# A model or a tool must not move the cursor, rename the window or hide what it did: control characters are
+# shown as their pictures, line breaks and tabs stay. Nor may it turn text around (202A…, 2066…), so that one
+# thing is read and another approved.
+_PICTURES: dict[int, int] = {
+    **{code: 0x2400 + code for code in range(0x20) if chr(code) not in "\n\t"},
+    0x7F: 0x2421,
+    **dict.fromkeys((*range(0x80, 0xA0), *range(0x202A, 0x202F), *range(0x2066, 0x206A)), 0xFFFD),
+}
+
+
+def plain(text: str) -> str:
+    """``text`` without the characters that change how a terminal shows the others."""
+    return text.translate(_PICTURES)
+
+
+def safe(text: str) -> str:
+    """``text`` as markup that says exactly ``text``."""
+    return escape(plain(text))
+
+
+def short(value: object, limit: int = 120) -> str:
+    """``value`` on one line, as markup."""
+    text = value if isinstance(value, str) else json.dumps(value, ensure_ascii=False, default=str)
+    text = " ".join(text.split())
+    return safe(text if len(text) <= limit else text[: limit - 1] + "…")
