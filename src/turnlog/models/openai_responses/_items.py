@@ -1,0 +1,137 @@
+"""Output items while they stream, and what of them has to go back."""
+
+from __future__ import annotations
+
+from typing import Any, Literal, TypeAlias
+
+from turnlog.contract import JsonObject
+
+from .._answer import OpenCall, PartKind
+from ._events import as_list, as_object, as_text
+
+FAMILY = "openai-responses"
+"""The family that reads back what this adapter puts into ``providerData``."""
+
+ItemKind: TypeAlias = Literal["message", "reasoning", "call", "opaque"]
+
+KINDS: dict[str, ItemKind] = {"message": "message", "reasoning": "reasoning", "function_call": "call"}
+"""Items that have a part of ours; all others travel verbatim."""
+
+_KNOWN_CALL = frozenset({"type", "id", "call_id", "name", "arguments", "status"})
+
+
+class Section:
+    """A run of text inside an item: one content part, or one part of a summary."""
+
+    __slots__ = ("item", "kind", "pieces", "refusal")
+
+    def __init__(self, item: Item, kind: PartKind) -> None:
+        self.item = item
+        self.kind: PartKind = kind
+        self.pieces: list[str] = []
+        self.refusal = False
+
+    @property
+    def text(self) -> str:
+        return "".join(self.pieces)
+
+
+class Item:
+    """One output item, from its first event to its last."""
+
+    __slots__ = ("args_done", "at", "call", "done", "kind", "open", "parted", "raw", "sections", "told")
+
+    def __init__(self, kind: ItemKind, at: int, raw: JsonObject) -> None:
+        self.kind: ItemKind = kind
+        self.at = at
+        self.raw = raw
+        self.sections: dict[tuple[str, int], Section] = {}
+        self.call: OpenCall | None = None
+        self.open: list[str] = []
+        """Arguments that came before the call's name."""
+        self.told: JsonObject | None = None
+        """What the call's start said of it."""
+        self.args_done = False
+        self.parted = False
+        """Something else was said before this item was done."""
+        self.done = False
+
+    @property
+    def id(self) -> str:
+        return as_text(self.raw.get("id"))
+
+    def same_call(self, raw: JsonObject) -> bool:
+        ours, theirs = self.raw.get("call_id"), raw.get("call_id")
+        return self.kind != "call" or not ours or not theirs or ours == theirs
+
+
+def kind_of(raw: JsonObject) -> ItemKind:
+    return KINDS.get(as_text(raw.get("type")), "opaque")
+
+
+def call_data(item: Item) -> JsonObject:
+    """What a call carries back, besides its name and arguments."""
+    raw = item.raw
+    data: JsonObject = {"origin": FAMILY}
+    if call_id := as_text(raw.get("call_id")) or item.id:
+        data["id"] = call_id
+    if item.id:
+        data["item_id"] = item.id
+    data["at"] = item.at
+    further = {key: value for key, value in raw.items() if key not in _KNOWN_CALL and value is not None}
+    return {**data, "fields": further} if further else data
+
+
+# ── thoughts: the text lies in the parts, the rest in their data ──
+
+
+def texts_of(raw: JsonObject) -> list[tuple[str, int, str, JsonObject]]:
+    """(field, index, text, the part itself) of all that an item says."""
+    found: list[tuple[str, int, str, JsonObject]] = []
+    for name in ("summary", "content"):
+        for index, part in enumerate(as_list(raw.get(name))):
+            known = as_object(part)
+            text = known.get("text") if "text" in known else known.get("refusal")
+            if isinstance(text, str):
+                found.append((name, index, text, known))
+    return found
+
+
+def hollow(raw: JsonObject, shown: list[str]) -> JsonObject:
+    """``raw`` without its texts, where they are exactly what was shown; else as it is."""
+    texts = [text for _, _, text, _ in texts_of(raw)]
+    if not texts or texts != shown or not all(texts):
+        return raw
+    return {
+        name: [_without_text(part) for part in as_list(value)] if name in ("summary", "content") else value
+        for name, value in raw.items()
+    }
+
+
+def _without_text(part: Any) -> Any:
+    known = as_object(part)
+    return {**known, "text": None} if isinstance(known.get("text"), str) else part
+
+
+def filled(item: JsonObject, texts: list[str]) -> JsonObject | None:
+    """A hollow item with the last of ``texts`` put back; None when there are too few."""
+    holes = sum(
+        1
+        for name in ("summary", "content")
+        for part in as_list(item.get(name))
+        if as_object(part).get("text", "") is None
+    )
+    if not holes:
+        return item
+    if holes > len(texts):
+        return None
+    rest = iter(texts[-holes:])
+    return {
+        name: [_with_text(part, rest) for part in as_list(value)] if name in ("summary", "content") else value
+        for name, value in item.items()
+    }
+
+
+def _with_text(part: Any, rest: Any) -> Any:
+    known = as_object(part)
+    return {**known, "text": next(rest)} if known.get("text", "") is None else part
