@@ -25,6 +25,8 @@ from turnlog.contract import (
     RunEnded,
     RunStarted,
     Store,
+    TextChunk,
+    TextDelta,
     ToolCall,
     ToolCallPart,
     ToolOutcome,
@@ -126,6 +128,7 @@ async def write_everything(session: Session, *, secret: str = "the words") -> No
     session.append_compaction(CompactionSummary(first_kept_entry_id=said.id, summary=f"about {secret}"))
     session.change_model(ModelChange(target=MODEL, reason=secret))
     session.append_custom("note", {"text": secret})
-    session.append_deltas(1, 1, [])
+    delta = TextDelta(run_id="run_1", seq=2, payload=TextChunk(text_delta=secret), timestamp="t")
+    session.append_deltas(1, 1, [delta])
     session.end_run(RunEnded(status="completed"))
     await session.commit()

@@ -149,9 +149,13 @@ def upcast(body: bytes, version: int) -> bytes:
         entry: JsonObject = msgspec.json.decode(body, type=dict[str, Any])
     except (msgspec.MsgspecError, UnicodeDecodeError):
         return body  # the caller finds the damage and names the entry
+    kind, payload = entry.get("kind"), entry.get("payload")
+    if not isinstance(kind, str) or not isinstance(payload, dict):
+        return body
+    lifted: JsonObject = payload  # pyright: ignore[reportUnknownVariableType]
     for step in range(version, SCHEMA_VERSION):
-        entry["payload"] = UPCASTERS[step](entry["kind"], entry["payload"])
-    return encode(entry)
+        lifted = UPCASTERS[step](kind, lifted)
+    return encode(entry | {"payload": lifted})
 
 
 def _checked_version(session_id: str, version: int | None) -> int:

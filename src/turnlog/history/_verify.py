@@ -74,54 +74,49 @@ def _check_chain(
 ) -> list[Envelope | None]:
     found: list[Envelope | None] = []
     previous: Envelope | None = None
-    for place, row in enumerate(stored, 1):
+    due = 1
+    for row in stored:
         try:
             envelope = read_envelope(row.body)
         except AgentError as error:
-            message = f"entry {place} ({row.id}) cannot be read: {error.message}"
-            problems.append(Problem(code="unreadable", message=message, seq=place, entry_id=row.id))
-            found.append(None)
-            previous = None
-            continue
-        if problem := _check_place(session_id, place, row, envelope, previous, first=place == 1):
-            problems.append(problem)
+            message = f"entry {row.seq} ({row.id}) cannot be read: {error.message}"
+            problems.append(Problem(code="unreadable", message=message, seq=row.seq, entry_id=row.id))
+            envelope = None
+        else:
+            if (row.seq, row.id, row.kind) != (envelope.seq, envelope.id, envelope.kind):
+                message = f"entry {row.seq} is filed as {row[:3]} and says it is {envelope.id}"
+                problems.append(Problem(code="changed", message=message, seq=row.seq, entry_id=row.id))
+            elif problem := _check_place(envelope, previous, due):
+                problems.append(problem)
         found.append(envelope)
-        previous = envelope
+        previous, due = envelope, row.seq + 1
     if found and found[-1] is not None and found[-1].session_id != session_id:
         message = f"the last entry belongs to session {found[-1].session_id!r}, not {session_id!r}"
-        problems.append(Problem(code="order", message=message, seq=len(found), entry_id=found[-1].id))
+        problems.append(Problem(code="order", message=message, seq=found[-1].seq, entry_id=found[-1].id))
     return found
 
 
-def _check_place(
-    session_id: str,
-    place: int,
-    row: StoredEntry,
-    envelope: Envelope,
-    previous: Envelope | None,
-    *,
-    first: bool,
-) -> Problem | None:
-    def problem(code: str, message: str) -> Problem:
-        return Problem(code=code, message=message, seq=place, entry_id=envelope.id)
+def _check_place(envelope: Envelope, previous: Envelope | None, due: int) -> Problem | None:
+    seq = envelope.seq
 
-    if (row.seq, row.id, row.kind) != (envelope.seq, envelope.id, envelope.kind):
-        return problem("changed", f"entry {place} is filed as {row[:3]} and says it is {envelope.id}")
-    if envelope.seq != place:
-        return problem("gap", f"entry {place} is missing; entry {envelope.seq} stands in its place")
-    if previous is None and not first:
+    def problem(code: str, message: str, at: int = seq) -> Problem:
+        return Problem(code=code, message=message, seq=at, entry_id=envelope.id if at == seq else None)
+
+    if seq > due:
+        return problem("gap", f"entry {due} is missing; entry {seq} stands in its place", due)
+    if seq < due:
+        return problem("order", f"entry {seq} stands where entry {due} should")
+    if previous is None and seq > 1:
         return None  # the one before is unreadable, which was said
     if envelope.parent_id != (previous.id if previous else None):
-        return problem("order", f"entry {place} follows {envelope.parent_id}, which is not before it")
+        return problem("order", f"entry {seq} follows {envelope.parent_id}, which is not before it")
     if expected_hash(envelope, previous.hash if previous else "") != envelope.hash:
         return problem(
-            "changed", f"entry {place} ({envelope.kind} {envelope.id}) was changed: its hash is wrong"
+            "changed", f"entry {seq} ({envelope.kind} {envelope.id}) was changed: its hash is wrong"
         )
     moved = previous is not None and previous.session_id != envelope.session_id
     if moved and envelope.kind not in ("branch_summary", "session_header"):
-        return problem(
-            "order", f"entry {place} belongs to another session than the one before, without a branch"
-        )
+        return problem("order", f"entry {seq} is of another session than the one before, without a branch")
     return None
 
 
