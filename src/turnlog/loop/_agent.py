@@ -68,6 +68,7 @@ class Agent:
         tool_choice: ToolChoice | None = None,
         approval: ApprovalPolicy | None = None,
         on_approval: ApprovalHandler | None = None,
+        approval_ttl: float | None = None,
         context: ContextOptions | None = None,
         widgets: Sequence[Widget[Any]] = (),
         hooks: Hooks | None = None,
@@ -103,6 +104,7 @@ class Agent:
             clock=self.clock,
             ids=self.ids,
             agent=self,
+            approval_ttl=approval_ttl,
         )
 
     # ── running ──
@@ -172,6 +174,10 @@ class Agent:
     async def abort(self, run_id: str, reason: str = "aborted by the caller") -> bool:
         """Stop a run of this agent at its next await point. False when it is not running here."""
         return self.loop.abort(run_id, reason)
+
+    async def pause(self, run_id: str) -> bool:
+        """Let a run go before its next step, without ending it; ``resume`` goes on with it."""
+        return self.loop.pause(run_id)
 
     async def send(self, session: str, text: Input) -> None:
         """Say something to a run that is going: it enters before the next model call."""

@@ -125,7 +125,7 @@ class ToolDoor(Protocol):
 
     async def judge(self, call: CallState, state: RunState) -> Judgement: ...
 
-    async def recover(self, call: CallState) -> Judgement:
+    async def recover(self, call: CallState, state: RunState) -> Judgement:
         """What to do with a call that started before a crash and left no result."""
         ...
 
@@ -167,6 +167,11 @@ class WorldDoor(Protocol):
     """Whatever else comes from outside: being told to stop, words said in between, hooks."""
 
     scope: AbortScope
+
+    @property
+    def paused(self) -> bool:
+        """Let the run go before its next step; it is resumed later."""
+        ...
 
     def interrupted(self) -> None:
         """Raises ``RunInterrupted`` when the run must stop before its next step."""

@@ -161,10 +161,12 @@ class LiveHuman:
         self._clock = clock
 
     async def decide(self, calls: Sequence[CallState]) -> list[ApprovalDecided] | None:
+        """Ask the handler, where there is one. What nobody decided in time is over without asking."""
+        decisions = [expired(call.requested) for call in calls if self._is_expired(call)]
+        waiting = [call for call in calls if not self._is_expired(call)]
         if self._handler is None:
-            return None
-        decisions: list[ApprovalDecided] = []
-        for call in calls:
+            return decisions or None
+        for call in waiting:
             assert call.requested is not None
             given = self._handler(call.requested)
             if inspect.isawaitable(given):
@@ -175,6 +177,17 @@ class LiveHuman:
             check_decision(call.requested, decided, now=self._clock.now())
             decisions.append(decided)
         return decisions
+
+    def _is_expired(self, call: CallState) -> bool:
+        limit = call.requested.expires_at if call.requested else None
+        return limit is not None and limit <= self._clock.now()
+
+
+def expired(requested: ApprovalRequested | None) -> ApprovalDecided:
+    assert requested is not None
+    return ApprovalDecided(
+        tool_call_id=requested.tool_call_id, digest=requested.digest, action="expire", decided_by="turnlog"
+    )
 
 
 def _decision(requested: ApprovalRequested, action: str) -> ApprovalDecided:
@@ -193,6 +206,7 @@ class Steering:
 
     waiting: list[Message] = field(default_factory=list[Message])
     closed: bool = False
+    paused: bool = False
 
 
 class LiveWorld:
@@ -200,6 +214,10 @@ class LiveWorld:
         self._hooks = hooks
         self._steering = steering
         self.scope = scope
+
+    @property
+    def paused(self) -> bool:
+        return self._steering.paused
 
     def interrupted(self) -> None:
         if self.scope.reason is not None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import hashlib
 from dataclasses import dataclass, replace
+from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import msgspec
@@ -92,8 +93,13 @@ class LiveTools:
             if verdict.action == "deny":
                 return Answer(ToolAnswer.denied(policy_denial_text(tool.name, verdict.reason)))
             if verdict.action == "ask":
-                return Ask(verdict.reason, self._world.sandbox)
+                return Ask(verdict.reason, self._world.sandbox, self._expiry())
         return Start(alone=not tool.concurrent)
+
+    def _expiry(self) -> str | None:
+        if self._approval_ttl is None:
+            return None
+        return later(self._world.clock.now(), self._approval_ttl)
 
     def _refuse(self, request: ToolCallRequest, state: RunState) -> Answer | None:
         started = state.started
@@ -109,21 +115,22 @@ class LiveTools:
             return Answer(ToolAnswer.failed("ToolCallLimit", text))
         return None
 
-    async def recover(self, call: CallState) -> Judgement:
+    async def recover(self, call: CallState, state: RunState) -> Judgement:
         """Never guess: run again only what is safe to run again, ask where there is somebody to ask."""
         request = _request(call)
         tool = self._registry.get(request.tool_name)
-        if tool is None:
-            return Answer(ToolAnswer.unknown(request.tool_name))
-        if tool.rerunnable:
+        if tool is not None and tool.rerunnable:
             return Start(alone=not tool.concurrent)
-        if tool.reconcile is not None:
-            assert call.started is not None
-            found = await self._executor.reconcile(
-                request, self._context(call, call.started.idempotency_key, 1)
-            )
+        if tool is not None and tool.reconcile is not None and call.started is not None:
+            ctx = self._context(call, call.started.idempotency_key, call.started.attempt)
+            found = await self._executor.reconcile(tool, ctx, request.arguments or {})
             if found is not None:
                 return Answer(found)
+        if state.started is not None and state.started.tool_policy.outcome_unknown == "human":
+            reason = (
+                "it was running when the process stopped and may have taken effect; approve to run it again"
+            )
+            return Ask(reason, self._world.sandbox, self._expiry())
         return Answer(ToolAnswer.unknown(request.tool_name))
 
     def start(self, call: CallState, key: str, attempt: int) -> None:
@@ -215,6 +222,12 @@ def _request(call: CallState) -> ToolCallRequest:
     if call.arguments is not call.call.arguments:
         return msgspec.structs.replace(request, arguments=call.arguments, parse_error=None)
     return request
+
+
+def later(moment: str, seconds: float) -> str:
+    """``moment`` plus ``seconds``, in the form a clock gives."""
+    then = datetime.fromisoformat(moment) + timedelta(seconds=seconds)
+    return then.astimezone(UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
 
 
 def _as_skipped(answer: ToolAnswer) -> ToolAnswer:

@@ -70,6 +70,7 @@ class AgentLoop:
         clock: Clock,
         ids: IdSource,
         agent: Any = None,
+        approval_ttl: float | None = None,
     ) -> None:
         self._model = model
         self._store = store
@@ -84,6 +85,7 @@ class AgentLoop:
         self._clock = clock
         self._ids = ids
         self._agent = agent
+        self._approval_ttl = approval_ttl
         self._warm: OrderedDict[str, WarmSession] = OrderedDict()
         self._runs: dict[str, OpenRun] = {}
 
@@ -165,7 +167,9 @@ class AgentLoop:
         )
         doors = Doors(
             model=LiveModel(self._model, self._store, self._clock),
-            tools=LiveTools(self._registry, self._executor, self._approval, world),
+            tools=LiveTools(
+                self._registry, self._executor, self._approval, world, approval_ttl=self._approval_ttl
+            ),
             human=LiveHuman(self._on_approval, self._clock),
             context=LiveContext(warm.projection, warm.host, self._clock, hints),
             world=LiveWorld(self._hooks, opened.scope, opened.steering),
@@ -227,6 +231,13 @@ class AgentLoop:
         if opened is None:
             return False
         opened.scope.request(AgentError("RunAborted", reason))
+        return True
+
+    def pause(self, run_id: str) -> bool:
+        opened = self._runs.get(run_id)
+        if opened is None:
+            return False
+        opened.steering.paused = True
         return True
 
     def steer(self, session_id: str, message: Message) -> None:

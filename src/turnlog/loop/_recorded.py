@@ -149,10 +149,17 @@ class Tape:
 
     def stop(self) -> NoReturn:
         """The run was interrupted here; the end of the run says why."""
+        if self.ended:
+            raise TapeEnded
         for entry in self.after():
-            if isinstance(entry, RunEndedEntry) and entry.payload.error is not None:
-                raise RunInterrupted(AgentError.from_info(entry.payload.error))
-        raise TapeEnded
+            if isinstance(entry, RunEndedEntry):
+                if entry.payload.error is not None:
+                    raise RunInterrupted(AgentError.from_info(entry.payload.error))
+                break
+        entry = self.next
+        words = f"the recording goes on with a {entry.kind} that nothing in the run so far leads to"
+        self.mismatch = self.mismatch or (entry.seq, words)
+        raise AgentError("ReplayMismatch", f"entry {entry.seq}: {words}")
 
     def compare(self, entry: Entry) -> None:
         if entry.seq > len(self.recorded):
@@ -287,7 +294,7 @@ class RecordedTools:
     async def judge(self, call: CallState, state: RunState) -> Judgement:
         return self._judgement(call)
 
-    async def recover(self, call: CallState) -> Judgement:
+    async def recover(self, call: CallState, state: RunState) -> Judgement:
         return self._judgement(call)
 
     def _judgement(self, call: CallState) -> Judgement:
@@ -420,6 +427,10 @@ class RecordedWorld:
     def __init__(self, tape: Tape) -> None:
         self._tape = tape
         self.scope = AbortScope()
+
+    @property
+    def paused(self) -> bool:
+        return False
 
     def interrupted(self) -> None:
         entry = self._tape.peek()

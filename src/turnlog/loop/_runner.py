@@ -77,6 +77,10 @@ class Runner:
         record, doors, state = self.record, self.doors, self.state
         while True:
             doors.world.interrupted()
+            if doors.world.paused:
+                for event in await self._let_go():
+                    yield event
+                return
             self._take_steering()
             effect = decide(state)
             match effect:

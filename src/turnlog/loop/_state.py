@@ -63,6 +63,7 @@ class CallState:
     asked_in: str | None = None
     decided: ApprovalDecided | None = None
     started: ToolStarted | None = None
+    asked_again: bool = False
     answered: bool = False
 
     @property
@@ -71,6 +72,13 @@ class CallState:
         if self.decided is not None and self.decided.arguments is not None:
             return self.decided.arguments
         return self.call.arguments
+
+    @property
+    def may_have_run(self) -> bool:
+        """It was started and nobody knows what came of it. A decision from before the start says nothing
+        about that: only one that was asked for since then may let it run again."""
+        settled = self.asked_again and self.decided is not None
+        return self.started is not None and not self.answered and not settled
 
     @property
     def awaits_human(self) -> bool:
@@ -160,6 +168,7 @@ class RunState:
             case ApprovalRequestedEntry():
                 if call := self.calls.get(entry.payload.tool_call_id):
                     call.requested, call.asked_in, call.decided = entry.payload, entry.session_id, None
+                    call.asked_again = call.started is not None
             case ApprovalDecidedEntry():
                 if call := self.calls.get(entry.payload.tool_call_id):
                     call.decided = entry.payload
@@ -243,6 +252,7 @@ class RunState:
             if call.started is None:
                 self.calls_started += 1
             call.started = started
+            call.asked_again = False
 
 
 def may_hold_images(message: Message) -> bool:

@@ -98,7 +98,7 @@ async def run_tools(record: Recorder, doors: Doors, order: RunTools) -> AsyncGen
                 )
             case Restart():
                 waiting.insert(0, news.call)
-                judged[news.call.call.tool_call_id] = Start()
+                judged[news.call.call.tool_call_id] = Start(alone=False)
                 alone = False
             case Finished():
                 alone = False
@@ -112,9 +112,9 @@ async def run_tools(record: Recorder, doors: Doors, order: RunTools) -> AsyncGen
 
 async def _judge(doors: Doors, record: Recorder, call: CallState) -> Judgement:
     # A call that has started is past its approval: what was allowed once must not run twice.
-    if call.started is not None:
+    if call.may_have_run:
         with doors.world.scope:
-            return await doors.tools.recover(call)
+            return await doors.tools.recover(call, record.state)
     return await doors.tools.judge(call, record.state)
 
 
