@@ -332,7 +332,7 @@ class RecordedTools:
 
     async def next(self) -> ToolNews:
         entry = self._tape.peek()
-        if isinstance(entry, ToolStartedEntry):
+        if isinstance(entry, ToolStartedEntry | ApprovalRequestedEntry):
             call = self._running.pop(entry.payload.tool_call_id, None)
             if call is not None:
                 return Restart(call)

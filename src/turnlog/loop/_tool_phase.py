@@ -98,7 +98,7 @@ async def run_tools(record: Recorder, doors: Doors, order: RunTools) -> AsyncGen
                 )
             case Restart():
                 waiting.insert(0, news.call)
-                judged[news.call.call.tool_call_id] = Start(alone=False)
+                judged.pop(news.call.call.tool_call_id, None)
                 alone = False
             case Finished():
                 alone = False
