@@ -19,8 +19,10 @@ if TYPE_CHECKING:
     from ._loopback import Loopback, LoopbackAnswer, LoopbackRequest
     from ._model_cases import CaseCall, ModelCase, ModelReport, Wired
     from ._model_checks import check_model
+    from ._session_checks import OutsideRecord, check_session
     from ._store_checks import check_store
     from ._time import FixedClock, VirtualClock
+    from ._widget_checks import check_widget
 
 __all__ = [
     "CaseCall",
@@ -32,6 +34,7 @@ __all__ = [
     "LoopbackRequest",
     "ModelCase",
     "ModelReport",
+    "OutsideRecord",
     "ScriptedCall",
     "ScriptedError",
     "ScriptedModel",
@@ -40,8 +43,10 @@ __all__ = [
     "VirtualClock",
     "Wired",
     "check_model",
+    "check_session",
     "check_store",
     "check_trace",
+    "check_widget",
     "fail_append",
     "fill_disk",
     "read_trace",
@@ -58,6 +63,7 @@ _HOMES: dict[str, str] = {
     "LoopbackRequest": "turnlog.testing._loopback",
     "ModelCase": "turnlog.testing._model_cases",
     "ModelReport": "turnlog.testing._model_cases",
+    "OutsideRecord": "turnlog.testing._session_checks",
     "ScriptedCall": "turnlog.models",
     "ScriptedError": "turnlog.models",
     "ScriptedModel": "turnlog.models",
@@ -66,6 +72,7 @@ _HOMES: dict[str, str] = {
     "VirtualClock": "turnlog.testing._time",
     "Wired": "turnlog.testing._model_cases",
     "check_model": "turnlog.testing._model_checks",
+    "check_session": "turnlog.testing._session_checks",
     "check_store": "turnlog.testing._store_checks",
     "check_trace": "turnlog.testing._golden",
     "check_widget": "turnlog.testing._widget_checks",

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import ClassVar
 
@@ -65,8 +65,8 @@ class MemoryNotebookWidget(Widget[Notebook]):
                 name = str(data.get("name", ""))
                 return state.changed(tuple(note for note in state.notes if note[0] != name))
             case "replaced":
-                notes = data.get("notes", {})
-                return state.changed(tuple((str(key), str(text)) for key, text in notes.items()))
+                notes: list[dict[str, str]] = data.get("notes", [])
+                return state.changed(tuple((str(note["name"]), str(note["text"])) for note in notes))
             case "undone":
                 if not state.past:
                     return state
@@ -108,9 +108,9 @@ class MemoryNotebookWidget(Widget[Notebook]):
         """The event that removes a note."""
         return self.event("erased", {"name": name})
 
-    def replace_all(self, notes: dict[str, str]) -> WidgetEvent:
-        """The event that puts these notes in the place of all others."""
-        return self.event("replaced", {"notes": notes})
+    def replace_all(self, notes: Mapping[str, str]) -> WidgetEvent:
+        """The event that puts these notes, in this order, in the place of all others."""
+        return self.event("replaced", {"notes": [{"name": name, "text": notes[name]} for name in notes]})
 
     def undo(self) -> WidgetEvent:
         """The event that takes back the last change, whoever made it."""

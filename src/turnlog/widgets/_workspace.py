@@ -64,8 +64,9 @@ class WorkspaceWidget(Widget[Workspace]):
         if isinstance(entry, ToolResultsEntry):
             return self._settle(state, entry)
         if isinstance(entry, WidgetEventEntry) and entry.payload.widget == self.name:
-            data = entry.payload.data
-            return state.touched(str(data.get("path", "")), str(data.get("action", "touched")))
+            path = entry.payload.data.get("path")
+            if entry.payload.event == "touched" and path:
+                return state.touched(str(path), str(entry.payload.data.get("action", "touched")))
         return state
 
     def _redirect(self, state: Workspace, call_id: str, path: str) -> Workspace:
