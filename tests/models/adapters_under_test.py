@@ -26,6 +26,10 @@ ADAPTERS: dict[str, str] = {
 
 ENDS_IN_ERROR: dict[str, str] = {
     "anthropic.anthropic.vercelai.spliced-message-start.846500": "two answers were spliced into one stream",
+    "gemini.google-vertex.pydantic-ai.test-google-model-armor-prompt-template-text.290880": "blocked",
+    "gemini.google-vertex.vertexai-sdk-t.unary-failure-prompt-blocked-safety-with-mes.0a54ab": "blocked",
+    "gemini.google-vertex.vertexai-sdk-t.streaming-failure-invalid-json.a90bf1": "no answer in it",
+    "gemini.google.gemini-cli.context-compress-interactive-compress.1d1958": "the call it made is malformed",
 }
 """Id of a recorded answer that is rightly refused → why, although the index calls it an answer."""
 

@@ -7,7 +7,7 @@ was encoded once can be used again.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from hashlib import sha256
 from typing import Any, cast
 
@@ -122,12 +122,12 @@ def safe_name(name: str) -> str:
 
 
 class ToolNames:
-    """The way back from the names a provider sees to ours."""
+    """The way back from the names a provider sees to ours. ``rename`` is the way there."""
 
     __slots__ = ("_ours",)
 
-    def __init__(self, specs: Iterable[ToolSpec]) -> None:
-        self._ours = {wire: spec.name for spec in specs if (wire := safe_name(spec.name)) != spec.name}
+    def __init__(self, specs: Iterable[ToolSpec], rename: Callable[[str], str] = safe_name) -> None:
+        self._ours = {wire: spec.name for spec in specs if (wire := rename(spec.name)) != spec.name}
 
     def ours(self, wire: str) -> str:
         return self._ours.get(wire, wire) if self._ours else wire

@@ -1,0 +1,159 @@
+"""The pieces of a generateContent answer as they lie on the wire. Fields we do not know are skipped."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from typing import Any, cast
+
+import msgspec
+
+from turnlog.contract import AgentError, JsonObject
+
+ORIGIN = "google"
+"""The family that reads back what this adapter puts into ``providerData``."""
+
+
+class PartialArg(msgspec.Struct, rename="camel"):
+    """One value, or a piece of one text, at a place inside a call's arguments."""
+
+    json_path: str = "$"
+    string_value: str | None = None
+    number_value: float | None = None
+    bool_value: bool | None = None
+    will_continue: bool | None = None
+
+
+class FunctionCall(msgspec.Struct, rename="camel"):
+    """A call: nearly always whole. Where arguments stream, fragments without a name follow the first."""
+
+    name: str | None = None
+    id: str | None = None
+    args: msgspec.Raw = msgspec.Raw()
+    partial_args: list[PartialArg] | None = None
+    will_continue: bool | None = None
+
+
+class Part(msgspec.Struct, rename="camel"):
+    text: str | None = None
+    thought: bool | None = None
+    thought_signature: str | None = None
+    function_call: FunctionCall | None = None
+
+
+class Content(msgspec.Struct):
+    parts: list[Part] | None = None
+
+
+class Candidate(msgspec.Struct, rename="camel"):
+    index: int = 0
+    content: Content | None = None
+    finish_reason: str | None = None
+    finish_message: str | None = None
+    continuation_token: str | None = None
+    grounding_metadata: Any = None
+    citation_metadata: Any = None
+    url_context_metadata: Any = None
+
+
+class PromptFeedback(msgspec.Struct, rename="camel"):
+    block_reason: str | None = None
+    block_reason_message: str | None = None
+
+
+class Piece(msgspec.Struct, rename="camel"):
+    """One event of a stream, one element of an array, or a whole answer."""
+
+    candidates: list[Candidate] | None = None
+    prompt_feedback: PromptFeedback | None = None
+    usage_metadata: dict[str, Any] | None = None
+    model_version: str | None = None
+    response_id: str | None = None
+    error: Any = None
+
+
+_decode = msgspec.json.Decoder(Piece, strict=False).decode
+_decode_list = msgspec.json.Decoder(list[msgspec.Raw]).decode
+_UNREADABLE = (msgspec.DecodeError, UnicodeDecodeError, RecursionError)
+
+
+def read_pieces(data: bytes) -> Iterator[tuple[Piece, bytes]]:
+    """The pieces that ``data`` holds, each with its own bytes; ``ModelProtocolError`` for what is none."""
+    if data.lstrip()[:1] != b"[":
+        yield _read(data), data
+        return
+    try:
+        items = _decode_list(data)
+    except _UNREADABLE as error:
+        raise _unreadable(data, error) from error
+    for item in items:
+        yield _read(bytes(item)), bytes(item)
+
+
+def read_part(data: bytes, candidate: int, part: int) -> JsonObject:
+    """A part with all its fields."""
+    try:
+        found: Any = json.loads(data)
+        return found["candidates"][candidate]["content"]["parts"][part]
+    except ValueError as error:
+        raise _unreadable(data, error) from error
+
+
+def args_text(args: msgspec.Raw) -> str:
+    """A call's arguments as JSON text without white space between its values; ``{}`` for none."""
+    raw = bytes(args)
+    if not raw or raw == b"null":
+        return "{}"
+    try:
+        return msgspec.json.format(raw, indent=-1).decode()
+    except _UNREADABLE as error:
+        raise _unreadable(raw, error) from error
+
+
+def _read(data: bytes) -> Piece:
+    try:
+        return _decode(data)
+    except _UNREADABLE as error:
+        return _read_oddly(data, error)
+
+
+def _read_oddly(data: bytes, error: Exception) -> Piece:
+    """Half a surrogate pair, which only the standard library reads, or an error in a form of its own."""
+    try:
+        found: Any = json.loads(data)
+        if isinstance(found, dict) and "error" in found:
+            return Piece(error=cast("JsonObject", found)["error"])
+        calls = _take_args(found)
+        piece = msgspec.convert(found, Piece, strict=False)
+    except (ValueError, RecursionError, TypeError, AttributeError, msgspec.MsgspecError):
+        raise _unreadable(data, error) from error
+    for (candidate, part), args in calls.items():
+        content = (piece.candidates or [])[candidate].content
+        call = ((content.parts if content else None) or [])[part].function_call
+        if call is not None:
+            call.args = msgspec.Raw(json.dumps(args).encode())
+    return piece
+
+
+def _take_args(found: Any) -> dict[tuple[int, int], Any]:
+    """Take the arguments of all calls out of ``found``: they are kept as text."""
+    taken: dict[tuple[int, int], Any] = {}
+    candidates: list[Any] = found.get("candidates") or []
+    for at, candidate in enumerate(candidates):
+        content: JsonObject = candidate.get("content") or {}
+        parts: list[Any] = content.get("parts") or []
+        for place, part in enumerate(parts):
+            call: Any = part.get("functionCall")
+            if call and "args" in call:
+                taken[at, place] = call.pop("args")
+    return taken
+
+
+def _unreadable(data: bytes, error: Exception) -> AgentError:
+    start = data[:120].decode("utf-8", "replace")
+    return AgentError(
+        "ModelProtocolError",
+        f"a piece of the answer cannot be read ({error}): {start!r}; the answer was cut, "
+        "or base_url does not lead to a server of the Gemini API",
+        cause=error,
+    )

@@ -1,0 +1,148 @@
+"""A call as the body of a generateContent request, in bytes."""
+
+from __future__ import annotations
+
+import msgspec
+
+from turnlog.contract import JsonObject, SpecificTool, ToolSpec, encode
+
+from .._config import ModelRequest
+from .._fold_cache import FoldCache
+from .._history import object_schema, split_system
+from ._config import GoogleConfig
+from ._events import ORIGIN
+from ._schema import json_schema, openapi_schema
+from ._turns import Contents, Form, wire_name
+
+_LAID_INTO = ("generationConfig", "toolConfig")
+"""Objects of the body that extra fields are added to; any other is replaced whole."""
+
+
+class RequestBuilder:
+    """Keeps what does not change between calls: the encoded history and the encoded tools."""
+
+    __slots__ = ("_contents", "_tools")
+
+    def __init__(self) -> None:
+        self._contents: FoldCache[Contents] = FoldCache()
+        self._tools: tuple[tuple[ToolSpec, ...], str, bytes] = ((), "", b"")
+
+    def build(self, request: ModelRequest, form: Form) -> bytes:
+        config: GoogleConfig = request.config
+        system, messages = split_system(request.messages, request.system_prompt)
+        contents = self._contents.fold(
+            (request.metadata.session_id, form), tuple(messages), lambda: Contents(form)
+        )
+        if contents.last_role != "user":
+            contents.say("Continue." if contents.last_role else "Begin.")
+        head = self._head(request, config, form, [text for text in system if text.strip()])
+        overrides: JsonObject = {**request.params, **(config.extra_body or {})}
+        for name in _LAID_INTO:
+            if isinstance(overrides.get(name), dict) and isinstance(head.get(name), dict):
+                overrides[name] = {**head[name], **overrides[name]}
+        whole = {**head, **overrides}
+        if "contents" in whole:  # someone's own words replace ours
+            return encode(whole)
+        start = encode(whole)[:-1] + b"," if whole else b"{"
+        return b"".join((start, b'"contents":[', contents.wire, b"]}"))
+
+    def _head(self, request: ModelRequest, config: GoogleConfig, form: Form, system: list[str]) -> JsonObject:
+        optional: JsonObject = {
+            "generationConfig": _generation(config),
+            "safetySettings": [
+                {"category": category, "threshold": threshold}
+                for category, threshold in (config.safety_settings or {}).items()
+            ],
+            "cachedContent": config.cached_content,
+            "serviceTier": config.service_tier,
+            "labels": config.labels,
+        }
+        if not config.cached_content:  # what is cached holds the instructions and the tools
+            optional["systemInstruction"] = {"parts": [{"text": text} for text in system]} if system else None
+            tools = [msgspec.Raw(self._declared(request.tool_specs, config))] if request.tool_specs else []
+            optional["tools"] = [*tools, *(config.server_tools or ())]
+            optional["toolConfig"] = _tool_config(request, config, form)
+        return {name: value for name, value in optional.items() if value not in (None, {}, [])}
+
+    def _declared(self, specs: tuple[ToolSpec, ...], config: GoogleConfig) -> bytes:
+        known, style, data = self._tools
+        if style != config.tool_schema or known != specs:
+            declared = [_function(spec, config.tool_schema) for spec in specs]
+            data = encode({"functionDeclarations": declared})
+            self._tools = (specs, config.tool_schema, data)
+        return data
+
+
+def _function(spec: ToolSpec, style: str) -> JsonObject:
+    schema = object_schema(spec.parameter_schema)
+    name = wire_name(spec.name)
+    function: JsonObject = {"name": name, "description": spec.description or name}
+    if style == "json":
+        function["parametersJsonSchema"] = json_schema(schema)
+    elif schema.get("properties"):
+        function["parameters"] = openapi_schema(schema)
+    return function
+
+
+def _generation(config: GoogleConfig) -> JsonObject:
+    schema = config.response_schema
+    known: JsonObject = {
+        "temperature": config.temperature,
+        "topP": config.top_p,
+        "topK": config.top_k,
+        "maxOutputTokens": config.max_tokens,
+        "stopSequences": config.stop_sequences or None,
+        "seed": config.seed,
+        "presencePenalty": config.presence_penalty,
+        "frequencyPenalty": config.frequency_penalty,
+        "responseMimeType": "application/json" if schema else None,
+        "responseJsonSchema": json_schema(schema) if schema else None,
+        "thinkingConfig": _thinking(config) or None,
+    }
+    return {
+        **{name: value for name, value in known.items() if value is not None},
+        **(config.generation_config or {}),
+    }
+
+
+def _thinking(config: GoogleConfig) -> JsonObject:
+    asked = config.thinking
+    match asked:
+        case None:
+            wanted: JsonObject = {}
+        case "disabled":
+            wanted = {"thinkingBudget": 0}
+        case "dynamic":
+            wanted = {"thinkingBudget": -1}
+        case int():
+            wanted = {"thinkingBudget": asked}
+        case str():
+            wanted = {"thinkingLevel": asked.upper()}
+        case _:
+            wanted = asked
+    shown = config.include_thoughts
+    if shown is None and wanted and wanted.get("thinkingBudget") != 0:
+        shown = True
+    return wanted if shown is None else {"includeThoughts": shown, **wanted}
+
+
+def _tool_config(request: ModelRequest, config: GoogleConfig, form: Form) -> JsonObject:
+    if not request.tool_specs:
+        return {}
+    choice = request.tool_choice
+    calling: JsonObject = {}
+    match choice:
+        case None:
+            pass
+        case "auto" | "none":
+            calling["mode"] = choice.upper()
+        case "required":
+            calling["mode"] = "ANY"
+        case SpecificTool():
+            calling = {"mode": "ANY", "allowedFunctionNames": [wire_name(choice.name)]}
+    if config.stream_arguments is not None:
+        calling["streamFunctionCallArguments"] = config.stream_arguments
+    said: JsonObject = {"functionCallingConfig": calling} if calling else {}
+    if config.server_tools and form.third_generation and form.platform == ORIGIN:
+        said["includeServerSideToolInvocations"] = True
+    return said

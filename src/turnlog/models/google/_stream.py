@@ -1,0 +1,294 @@
+"""Pieces of a generateContent answer in, chunks out. Knows nothing of HTTP."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from turnlog.contract import AgentError, Chunk, JsonObject, TextChunk, TokenUsage, scrub
+
+from .._answer import AnswerWriter, OpenCall, PartKind
+from .._faults import map_stream_fault
+from .._history import ToolNames
+from ._events import ORIGIN, Candidate, FunctionCall, Part, Piece, args_text, read_part, read_pieces
+from ._partial import PartialArguments
+
+_FINISH: dict[str, str] = {
+    "STOP": "stop",
+    "MAX_TOKENS": "length",
+    "SAFETY": "content_filter",
+    "RECITATION": "content_filter",
+    "BLOCKLIST": "content_filter",
+    "PROHIBITED_CONTENT": "content_filter",
+    "SPII": "content_filter",
+    "IMAGE_SAFETY": "content_filter",
+    "IMAGE_PROHIBITED_CONTENT": "content_filter",
+    "IMAGE_RECITATION": "content_filter",
+    "UNEXPECTED_TOOL_CALL": "stop",
+    "CONTINUATION": "length",
+}
+"""``finishReason`` → our finish reason; what a newer API adds is ``other``."""
+
+_BROKEN = frozenset({"MALFORMED_FUNCTION_CALL", "MALFORMED_RESPONSE", "TOO_MANY_TOOL_CALLS"})
+"""Finish reasons that mean the model's own output was unusable: the next try may be fine."""
+
+_CONTINUED = "CONTINUATION"
+_ABOUT = {
+    "grounding_metadata": "grounding",
+    "citation_metadata": "citations",
+    "url_context_metadata": "url_context",
+}
+
+
+class GeminiReader:
+    """Follows one answer. ``feed`` gives the chunks of a piece, ``finish`` those that end the answer.
+
+    A finish reason may stand on every piece, so only the end of the stream ends the answer. One that goes
+    on in a further request (``continuation``) is read on with the same reader.
+    """
+
+    __slots__ = (
+        "_about",
+        "_before",
+        "_call",
+        "_finish",
+        "_kind",
+        "_message",
+        "_model",
+        "_names",
+        "_origin",
+        "_provider",
+        "_usage",
+        "_writer",
+        "continuation",
+    )
+
+    def __init__(self, model: str, names: ToolNames, *, origin: JsonObject, provider: str = ORIGIN) -> None:
+        self._model = model
+        self._names = names
+        self._origin = origin
+        self._provider = provider
+        self._writer = AnswerWriter(model, ORIGIN)
+        self._kind: PartKind | None = None
+        self._call: tuple[OpenCall, PartialArguments] | None = None
+        self._finish: str | None = None
+        self._message: str | None = None
+        self._usage: TokenUsage | None = None
+        self._before: TokenUsage | None = None
+        self._about: JsonObject = {}
+        self.continuation: str | None = None
+
+    def feed(self, data: bytes) -> Sequence[Chunk]:
+        """The chunks of what arrived: an object, or an array of them."""
+        for piece, own in read_pieces(data):
+            candidates = piece.candidates
+            if candidates and len(candidates) == 1 and self._kind == "text":
+                text = _plain_text(candidates[0])
+                if text:  # nearly every piece of an answer
+                    self._writer.put(TextChunk(text_delta=text))
+                    self._count(piece.usage_metadata)
+                    continue
+            self._take(piece, own)
+        return self._writer.take()
+
+    def finish(self) -> Sequence[Chunk]:
+        """The chunks that end the answer; raises when it is not complete."""
+        reason, writer = self._finish, self._writer
+        if self._usage is not None:
+            writer.put(self._usage)
+        if reason is None:
+            raise AgentError(
+                "ModelServerError", f"{self._model}: the connection ended before the answer was complete"
+            )
+        said = f" ({scrub(self._message)[:300]})" if self._message else ""
+        if reason in _BROKEN or (reason == "UNEXPECTED_TOOL_CALL" and not writer.calls):
+            raise AgentError("ModelProtocolError", f"{self._model} gave up on its answer: {reason}{said}")
+        if self._call is not None:
+            raise AgentError(
+                "ModelProtocolError",
+                f"{self._model} stopped ({reason}) inside a call of {self._call[0].name!r}",
+                retryable=reason != "MAX_TOKENS",
+            )
+        self._end_thinking()
+        finish = _FINISH.get(reason, "other")
+        if finish == "other" and writer.calls:  # calls come whole
+            finish = "tool_calls"
+        writer.finish(finish, reason, {**self._origin, **self._about})
+        return writer.take()
+
+    def left(self) -> Sequence[Chunk]:
+        """What was read before the piece that made ``feed`` or ``finish`` raise."""
+        return self._writer.take()
+
+    def go_on(self) -> None:
+        """The answer was broken off to be continued: another stream brings the rest."""
+        self._before, self._usage = self._usage, None
+        self._finish = self.continuation = None
+
+    # ── one piece ──
+
+    def _take(self, piece: Piece, data: bytes) -> None:
+        if piece.error is not None:
+            raise map_stream_fault({"error": piece.error}, self._provider)
+        self._count(piece.usage_metadata)
+        if piece.response_id:
+            self._about.setdefault("id", piece.response_id)
+        if piece.model_version:
+            self._about.setdefault("model", piece.model_version)
+        for position, candidate in enumerate(piece.candidates or ()):
+            if candidate.index == 0:
+                self._take_candidate(candidate, position, data)
+        blocked = piece.prompt_feedback.block_reason if piece.prompt_feedback else None
+        if blocked and not piece.candidates:
+            assert piece.prompt_feedback is not None
+            said = piece.prompt_feedback.block_reason_message
+            raise AgentError(
+                "ModelContentFiltered",
+                f"{self._model}: the prompt was blocked ({blocked})"
+                + (f": {scrub(said)[:300]}" if said else ""),
+            )
+
+    def _take_candidate(self, candidate: Candidate, position: int, data: bytes) -> None:
+        for place, part in enumerate((candidate.content.parts if candidate.content else None) or ()):
+            if part.function_call is not None:
+                self._on_call(part, part.function_call)
+            elif part.text is not None:
+                self._on_text(part, part.text)
+            else:
+                self._on_other(read_part(data, position, place))
+        for name, ours in _ABOUT.items():
+            if found := getattr(candidate, name):
+                self._about[ours] = found
+        if candidate.finish_reason:
+            self._finish, self._message = candidate.finish_reason, candidate.finish_message
+            self.continuation = candidate.continuation_token if self._finish == _CONTINUED else None
+
+    def _count(self, counts: JsonObject | None) -> None:
+        if not counts:
+            return
+        usage = usage_of(counts)
+        if usage is None:
+            return
+        first = self._usage is None
+        self._usage = usage if self._before is None else self._before + usage
+        if first:  # what is known at once counts even when the answer is broken off
+            self._writer.put(self._usage)
+
+    # ── parts ──
+
+    def _on_text(self, part: Part, text: str) -> None:
+        signature = part.thought_signature
+        if not text and not signature:
+            return
+        kind: PartKind = "thinking" if part.thought else "text"
+        if kind != self._kind:
+            self._leave()
+        if signature:  # a signed part must go back as it came, so it is joined with nothing
+            self._writer.begin(kind)
+            self._writer.say(kind, text, {**self._origin, "signature": signature})
+            self._kind = None
+        else:
+            self._writer.say(kind, text)
+            self._kind = kind
+
+    def _on_other(self, block: JsonObject) -> None:
+        """Code that ran at Google, its result, an image, …: carried as it is."""
+        if block in ({}, {"thought": True}, {"thought": False}):
+            return
+        kind: PartKind = "thinking" if block.get("thought") else "text"
+        if kind != self._kind:
+            self._leave()
+        self._writer.begin(kind)
+        self._writer.say(kind, "", {**self._origin, "block": block})
+        self._kind = None
+
+    def _on_call(self, part: Part, call: FunctionCall) -> None:
+        if self._call is not None:
+            self._go_on_with(self._call, part, call)
+            return
+        if not call.name:
+            if bytes(call.args) or call.partial_args:
+                raise AgentError("ModelProtocolError", f"{self._model} called a function without a name")
+            return
+        self._leave()
+        data = dict(self._origin)
+        if call.id:
+            data["id"] = call.id
+        if part.thought_signature:
+            data["signature"] = part.thought_signature
+        opened = self._writer.begin_call(self._names.ours(call.name), data)
+        if call.will_continue or call.partial_args:
+            self._call = (opened, PartialArguments())
+            self._add(self._call, call)
+        else:
+            self._writer.add_args(opened, args_text(call.args))
+            self._writer.end_call(opened)
+
+    def _go_on_with(self, open_: tuple[OpenCall, PartialArguments], part: Part, call: FunctionCall) -> None:
+        if call.name and call.name != open_[0].name and self._names.ours(call.name) != open_[0].name:
+            raise AgentError(
+                "ModelProtocolError",
+                f"{self._model} began a call of {call.name!r} before that of {open_[0].name!r} was complete",
+            )
+        if part.thought_signature:
+            open_[0].end_data = {**self._origin, "signature": part.thought_signature}
+        self._add(open_, call)
+
+    def _add(self, open_: tuple[OpenCall, PartialArguments], call: FunctionCall) -> None:
+        opened, arguments = open_
+        arguments.add(call.partial_args or ())
+        if call.will_continue:
+            return
+        whole = args_text(call.args) if bytes(call.args) else arguments.text
+        self._writer.add_args(opened, whole)
+        self._writer.end_call(opened)
+        self._call = None
+
+    def _leave(self) -> None:
+        """What was being said is over, and what was called is complete."""
+        self._end_thinking()
+        self._writer.begin()
+
+    def _end_thinking(self) -> None:
+        """Thinking is marked as Google's own; text needs no mark."""
+        if self._kind == "thinking":
+            self._writer.say("thinking", "", self._origin)
+        self._kind = None
+
+
+def _plain_text(candidate: Candidate) -> str | None:
+    """The text of a candidate that holds nothing else."""
+    content = candidate.content
+    if content is None or candidate.finish_reason or candidate.index or candidate.grounding_metadata:
+        return None
+    if candidate.citation_metadata or candidate.url_context_metadata:
+        return None
+    parts = content.parts
+    if not parts or len(parts) != 1:
+        return None
+    part = parts[0]
+    if part.thought or part.thought_signature or part.function_call is not None:
+        return None
+    return part.text
+
+
+def usage_of(counts: JsonObject) -> TokenUsage | None:
+    """Our counts of Google's, which keep thoughts and its tools' reading apart; None before there are any."""
+    given = _number(counts.get("promptTokenCount"))
+    if given is None:
+        return None
+    read = given + (_number(counts.get("toolUsePromptTokenCount")) or 0)
+    thought = _number(counts.get("thoughtsTokenCount"))
+    written = (_number(counts.get("candidatesTokenCount")) or 0) + (thought or 0)
+    total = _number(counts.get("totalTokenCount"))
+    return TokenUsage(
+        input_tokens=read,
+        output_tokens=written,
+        total_tokens=read + written if total is None else total,
+        cached_input_tokens=_number(counts.get("cachedContentTokenCount")),
+        reasoning_tokens=thought,
+    )
+
+
+def _number(value: Any) -> int | None:
+    return value if isinstance(value, int) and not isinstance(value, bool) and value >= 0 else None

@@ -1,0 +1,259 @@
+"""Messages as contents of generateContent, written as bytes."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Literal, NamedTuple, TypeAlias
+
+import msgspec
+
+from turnlog.contract import (
+    AgentError,
+    FileRefPart,
+    Image,
+    ImagePart,
+    JsonObject,
+    Message,
+    MessagePart,
+    TextPart,
+    ThinkingPart,
+    ToolCall,
+    ToolCallPart,
+    ToolResult,
+    ToolResultPart,
+    encode,
+)
+
+from .._history import (
+    data_url,
+    file_note,
+    image_note,
+    missing_note,
+    own_data,
+    result_text,
+    safe_name,
+    split_data_url,
+)
+from ._events import ORIGIN
+
+NO_SIGNATURE = "skip_thought_signature_validator"
+"""What the API takes on a call that none of its models signed."""
+
+_SHOWN = frozenset(
+    {
+        "application/pdf",
+        "image/heic",
+        "image/heif",
+        "image/jpeg",
+        "image/png",
+        "image/webp",
+        "text/plain",
+    }
+)
+_EMPTY: JsonObject = {}
+
+WireRole: TypeAlias = Literal["user", "model"]
+
+
+class Form(NamedTuple):
+    """What of the configuration changes how a message reads."""
+
+    platform: str
+    third_generation: bool
+
+    @property
+    def origin(self) -> JsonObject:
+        """The mark of what this platform made: signatures hold only where they were given."""
+        return (
+            {"origin": ORIGIN} if self.platform == ORIGIN else {"origin": ORIGIN, "platform": self.platform}
+        )
+
+
+def wire_name(name: str) -> str:
+    """``name`` as the API takes it: like everywhere, but with a letter or ``_`` at its start."""
+    safe = safe_name(name)
+    if safe[0].isalpha() or safe[0] == "_":
+        return safe
+    return safe_name(f"_ {name}")  # the space makes it another name, so that it cannot meet a given one
+
+
+class Contents:
+    """The conversation so far. Sides alternate: messages of the same side are joined."""
+
+    __slots__ = ("_calls", "_form", "_role", "_wire")
+
+    def __init__(self, form: Form) -> None:
+        self._form = form
+        self._wire = bytearray()
+        self._role: WireRole | None = None
+        self._calls: dict[str, tuple[str, str]] = {}
+        """Our id of each call of the last answer → its name and the API's own id."""
+
+    def copy(self) -> Contents:
+        other = Contents(self._form)
+        other._wire = self._wire[:]
+        other._role = self._role
+        other._calls = self._calls
+        return other
+
+    @property
+    def size(self) -> int:
+        return len(self._wire)
+
+    @property
+    def last_role(self) -> WireRole | None:
+        return self._role
+
+    @property
+    def wire(self) -> bytearray:
+        """The contents, comma-separated."""
+        return self._wire
+
+    # ── adding ──
+
+    def add(self, message: Message) -> None:
+        match message.role:
+            case "user":
+                self._append("user", [_given(part) for part in message.parts])
+            case "system":
+                if message.text.strip():
+                    self.say(f"<system>\n{message.text}\n</system>")
+            case "tool":
+                self._append("user", self._results([part.payload for part in message.tool_results]))
+            case "assistant":
+                self._append("model", self._answer(message))
+
+    def say(self, text: str) -> None:
+        """A user's text."""
+        self._append("user", [{"text": text}])
+
+    def _append(self, role: WireRole, found: Sequence[JsonObject | None]) -> None:
+        parts = [part for part in found if part is not None]
+        if not parts:
+            return
+        wire = self._wire
+        if role == self._role:
+            wire[-2:] = b","
+        else:
+            if role == "model" and not wire:
+                self.say("Begin.")  # a call must follow a user's turn
+            wire += b',{"role":"' if wire else b'{"role":"'
+            wire += role.encode()
+            wire += b'","parts":['
+            self._role = role
+        wire += b",".join(map(encode, parts))
+        wire += b"]}"
+
+    # ── the model's side ──
+
+    def _answer(self, message: Message) -> list[JsonObject | None]:
+        self._calls = {}
+        parts: list[JsonObject | None] = []
+        for part in message.parts:
+            match part:
+                case TextPart():
+                    parts.append(self._said(part.payload.text, part.payload.provider_data))
+                case ThinkingPart():
+                    parts.append(self._thought(part))
+                case ToolCallPart():
+                    parts.append(self._call(part.payload))
+                case ToolResultPart() | ImagePart() | FileRefPart():
+                    raise _misplaced("assistant", part)
+        return parts
+
+    def _own(self, data: JsonObject | None) -> JsonObject | None:
+        own = own_data(data, ORIGIN)
+        return own if own is not None and own.get("platform", ORIGIN) == self._form.platform else None
+
+    def _said(self, text: str, data: JsonObject | None) -> JsonObject | None:
+        own = self._own(data) or _EMPTY
+        if block := own.get("block"):
+            return block
+        if signature := own.get("signature"):  # whose text may be empty
+            return {"text": text, "thoughtSignature": signature}
+        return {"text": text} if text else None
+
+    def _thought(self, part: ThinkingPart) -> JsonObject | None:
+        if self._own(part.payload.provider_data) is None:
+            return None
+        said = self._said(part.payload.text, part.payload.provider_data)
+        return said if said is None else {**said, "thought": True}
+
+    def _call(self, call: ToolCall) -> JsonObject:
+        own = self._own(call.provider_data) or _EMPTY
+        name, their_id = wire_name(call.tool_name), str(own.get("id") or "")
+        first = not self._calls
+        self._calls[call.tool_call_id] = (name, their_id)
+        function: JsonObject = {"name": name, "args": _args(call)}
+        if their_id:
+            function["id"] = their_id
+        signature = own.get("signature")
+        if not signature and first and self._form.third_generation:
+            signature = NO_SIGNATURE
+        wired: JsonObject = {"functionCall": function}
+        return {**wired, "thoughtSignature": signature} if signature else wired
+
+    # ── the user's side ──
+
+    def _results(self, results: list[ToolResult]) -> list[JsonObject]:
+        """One response for each call; older models see a result's images after all of them."""
+        responses: list[JsonObject] = []
+        shown: list[JsonObject] = []
+        for result in results:
+            name, their_id = self._calls.get(result.tool_call_id) or (wire_name(result.tool_call_id), "")
+            response: JsonObject = {"name": name}
+            if their_id:
+                response["id"] = their_id
+            text, images = result_text(result)
+            blocks = [_image(image) for image in images]
+            notes = [block["text"] for block in blocks if "text" in block]
+            blocks = [block for block in blocks if "text" not in block]
+            said: object = "\n".join(filter(None, [text, *notes]))
+            if isinstance(result.content, dict):
+                said = result.content
+            response["response"] = {"error" if result.is_error else "output": said}
+            if blocks and self._form.third_generation:
+                response["parts"] = blocks
+            elif blocks:
+                shown += [{"text": f"[image of the result of {name}]"}, *blocks]
+            responses.append({"functionResponse": response})
+        return [*responses, *shown]
+
+
+def _misplaced(role: str, part: MessagePart) -> AgentError:
+    return AgentError("InvalidMessage", f"a {role} message cannot hold a {part.kind} part")
+
+
+def _args(call: ToolCall) -> msgspec.Raw | JsonObject:
+    """The arguments as the model wrote them; what does not parse is wrapped."""
+    if call.arguments is None:
+        return {"INVALID_JSON": call.raw_args_text}
+    return msgspec.Raw(call.raw_args_text.encode()) if call.raw_args_text.strip() else call.arguments
+
+
+def _given(part: MessagePart) -> JsonObject | None:
+    match part:
+        case TextPart():
+            return {"text": part.payload.text} if part.payload.text else None
+        case ImagePart():
+            return _image(part.payload)
+        case FileRefPart():
+            return {"text": file_note(part.payload)}
+        case ThinkingPart() | ToolCallPart() | ToolResultPart():
+            raise _misplaced("user", part)
+
+
+def _image(image: Image) -> JsonObject:
+    """Pictures, sounds and films: inside the request, or where Google can fetch them."""
+    if image.url is not None and image.url.startswith("gs://"):
+        return {"fileData": {"mimeType": image.mime_type, "fileUri": image.url}}
+    url = data_url(image)
+    if url is None:
+        return {"text": missing_note(image)}
+    inline = split_data_url(url)
+    mime_type = (inline[0] if inline else "") or image.mime_type
+    if mime_type not in _SHOWN and not mime_type.startswith(("audio/", "video/")):
+        return {"text": image_note(image)}
+    if inline is None:
+        return {"fileData": {"mimeType": mime_type, "fileUri": url}}
+    return {"inlineData": {"mimeType": mime_type, "data": inline[1]}}
