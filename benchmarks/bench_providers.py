@@ -1,0 +1,220 @@
+"""CPU per text delta from socket to MessageDelta, against the bare transport and the official clients.
+
+A server in another process sends ready-made bytes; only this process's CPU counts. Everything runs in one
+go, several times in turn, and the smallest figure of each is taken.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+import subprocess
+import sys
+import time
+from collections.abc import Awaitable, Callable
+from importlib.util import find_spec
+from typing import Any
+
+import httpx2
+import msgspec
+
+from turnlog.contract import user_message
+from turnlog.models import Model, load_model
+
+DELTAS = 2_000
+FRAGMENTS = (1_000, 4_000)
+ROUNDS = 7
+HEAD = b"HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\ntransfer-encoding: chunked\r\n\r\n"
+CHUNK = b'{"id":"c1","object":"chat.completion.chunk","created":1,"model":"m","choices":[{"index":0,"delta":'
+
+
+def chat_body(count: int) -> bytes:
+    text = CHUNK + b'{"content":"word "},"finish_reason":null}]}'
+    end = CHUNK + b'{},"finish_reason":"stop"}]}'
+    return _sse([text] * count + [end, b"[DONE]"])
+
+
+def chat_call_body(count: int) -> bytes:
+    def call(fields: bytes) -> bytes:
+        return CHUNK + b'{"tool_calls":[{"index":0,' + fields + b'}]},"finish_reason":null}]}'
+
+    first = call(b'"id":"call_1","type":"function","function":{"name":"f","arguments":"{\\"text\\":\\""}')
+    piece = call(b'"function":{"arguments":"word "}')
+    last = call(b'"function":{"arguments":"\\"}"}')
+    end = CHUNK + b'{},"finish_reason":"tool_calls"}]}'
+    return _sse([first, *[piece] * count, last, end, b"[DONE]"])
+
+
+def anthropic_body(count: int) -> bytes:
+    start = (
+        b'{"type":"message_start","message":{"id":"m1","type":"message","role":"assistant","content":[],'
+        b'"model":"m","stop_reason":null,"stop_sequence":null,"usage":{"input_tokens":1,"output_tokens":1}}}'
+    )
+    open_block = b'{"type":"content_block_start","index":0,"content_block":{"type":"text","text":""}}'
+    piece = b'{"type":"content_block_delta","index":0,"delta":{"type":"text_delta","text":"word "}}'
+    stop_block = b'{"type":"content_block_stop","index":0}'
+    delta = (
+        b'{"type":"message_delta","delta":{"stop_reason":"end_turn","stop_sequence":null},'
+        b'"usage":{"output_tokens":9}}'
+    )
+    events = [start, open_block, *[piece] * count, stop_block, delta, b'{"type":"message_stop"}']
+    names = [msgspec.json.decode(event)["type"].encode() for event in events]
+    return _chunked([b"event: " + name + b"\ndata: " + e for name, e in zip(names, events, strict=True)])
+
+
+def _sse(events: list[bytes]) -> bytes:
+    return _chunked([b"data: " + event for event in events])
+
+
+def _chunked(events: list[bytes]) -> bytes:
+    pieces = [b"%x\r\n%s\n\n\r\n" % (len(event) + 2, event) for event in events]
+    return b"".join([*pieces, b"0\r\n\r\n"])
+
+
+async def serve() -> None:
+    bodies = {
+        f"/chat/{DELTAS}/chat/completions": chat_body(DELTAS),
+        "/anthropic/v1/messages": anthropic_body(DELTAS),
+    }
+    bodies |= {f"/call/{count}/chat/completions": chat_call_body(count) for count in FRAGMENTS}
+
+    async def answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        while head := await reader.readuntil(b"\r\n\r\n"):
+            length = next((int(v) for k, v in _headers(head) if k == b"content-length"), 0)
+            await reader.readexactly(length)
+            # One event is one HTTP chunk, as providers send them.
+            writer.write(HEAD + bodies[head.split(b" ", 2)[1].decode()])
+            await writer.drain()
+
+    async def guarded(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        try:
+            await answer(reader, writer)
+        except (asyncio.IncompleteReadError, ConnectionError):
+            pass
+        finally:
+            writer.close()
+
+    server = await asyncio.start_server(guarded, "127.0.0.1", 0)
+    print(server.sockets[0].getsockname()[1], flush=True)
+    await server.serve_forever()
+
+
+def _headers(head: bytes) -> list[tuple[bytes, bytes]]:
+    return [
+        (k.strip().lower(), v.strip())
+        for k, _, v in (line.partition(b":") for line in head.split(b"\r\n")[1:])
+    ]
+
+
+class _Delta(msgspec.Struct):
+    content: str | None = None
+
+
+class _Choice(msgspec.Struct):
+    delta: _Delta
+
+
+class _Chunk(msgspec.Struct):
+    choices: list[_Choice]
+
+
+async def bare(client: httpx2.AsyncClient, url: str) -> int:
+    """The limit: bytes from httpx2, split at blank lines, decoded with msgspec."""
+    decode = msgspec.json.Decoder(_Chunk).decode
+    count, rest = 0, b""
+    async with client.stream("POST", url, json={"stream": True}) as response:
+        async for data in response.aiter_raw():
+            *events, rest = (rest + data).split(b"\n\n")
+            for event in events:
+                payload = event[6:]
+                if payload != b"[DONE]" and decode(payload).choices[0].delta.content:
+                    count += 1
+    return count
+
+
+async def ours(model: Model, kind: str = "text") -> int:
+    return len([1 async for delta in model.stream([user_message("go")]) if delta.kind == kind])
+
+
+async def openai_sdk(client: Any) -> int:
+    stream = await client.chat.completions.create(
+        model="m", messages=[{"role": "user", "content": "go"}], stream=True
+    )
+    return len([1 async for chunk in stream if chunk.choices and chunk.choices[0].delta.content])
+
+
+async def anthropic_sdk(client: Any) -> int:
+    stream = await client.messages.create(
+        model="m", max_tokens=9, messages=[{"role": "user", "content": "go"}], stream=True
+    )
+    return len([1 async for event in stream if event.type == "content_block_delta"])
+
+
+async def measure(jobs: dict[str, tuple[Callable[[], Awaitable[int]], int]]) -> dict[str, float]:
+    best = dict.fromkeys(jobs, float("inf"))
+    for _ in range(ROUNDS):
+        for name, (job, expected) in jobs.items():
+            gc.collect()
+            start = time.process_time()
+            found = await job()
+            spent = time.process_time() - start
+            assert found == expected, f"{name}: {found} deltas, not {expected}"
+            best[name] = min(best[name], spent / expected * 1e6)
+    return best
+
+
+async def compare(base: str) -> list[tuple[str, str, str]]:
+    client = httpx2.AsyncClient()
+    chat = load_model("openai-chat:m", base_url=f"{base}/chat/{DELTAS}", api_key="none")
+    claude = load_model("anthropic:m", base_url=f"{base}/anthropic", api_key="none")
+    jobs: dict[str, tuple[Callable[[], Awaitable[int]], int]] = {
+        "bare": (lambda: bare(client, f"{base}/chat/{DELTAS}/chat/completions"), DELTAS),
+        "chat": (lambda: ours(chat), DELTAS),
+        "anthropic": (lambda: ours(claude), DELTAS),
+    }
+    for count in FRAGMENTS:
+        calling = load_model("openai-chat:m", base_url=f"{base}/call/{count}", api_key="none")
+        jobs[f"call {count}"] = (lambda m=calling: ours(m, "tool_call_args"), count + 2)
+    if find_spec("openai"):
+        import openai
+
+        sdk = openai.AsyncOpenAI(base_url=f"{base}/chat/{DELTAS}", api_key="none")
+        jobs["openai sdk"] = (lambda: openai_sdk(sdk), DELTAS)
+    if find_spec("anthropic"):
+        import anthropic
+
+        claude_sdk = anthropic.AsyncAnthropic(base_url=f"{base}/anthropic", api_key="none")
+        jobs["anthropic sdk"] = (lambda: anthropic_sdk(claude_sdk), DELTAS)
+    best = await measure(jobs)
+    await client.aclose()
+    limit = best["bare"]
+    rows = [("text delta, bare httpx2 + split + msgspec", f"{limit:.1f} µs", "")]
+    for name, goal in (("chat", "≤ 1.6x"), ("anthropic", "≤ 1.6x")):
+        rows.append((f"  turnlog, {name}", f"{best[name]:.1f} µs", ""))
+        rows.append(("    against bare", f"{best[name] / limit:.2f}x", goal))
+    for name in ("openai sdk", "anthropic sdk"):
+        if name in best:
+            rows.append((f"  {name}", f"{best[name]:.1f} µs", "behind us"))
+    short, long = (best[f"call {count}"] for count in FRAGMENTS)
+    rows.append((f"argument fragment of {FRAGMENTS[0]}", f"{short:.1f} µs", ""))
+    rows.append((f"  of {FRAGMENTS[1]}, against it", f"{long / short:.2f}x", "linear: about 1x"))
+    return rows
+
+
+def rows() -> list[tuple[str, str, str]]:
+    server = subprocess.Popen([sys.executable, __file__, "--serve"], stdout=subprocess.PIPE, text=True)
+    try:
+        assert server.stdout is not None
+        port = int(server.stdout.readline())
+        return asyncio.run(compare(f"http://127.0.0.1:{port}"))
+    finally:
+        server.terminate()
+        server.wait()
+
+
+if __name__ == "__main__":
+    if "--serve" in sys.argv:
+        asyncio.run(serve())
+    else:
+        for name, figure, goal in rows():
+            print(f"{name:<52} {figure:>12}   {goal}")
