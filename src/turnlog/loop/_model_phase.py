@@ -27,10 +27,13 @@ from turnlog.contract import (
     RetractedEvent,
     RunEvent,
 )
+from turnlog.observe import get_logger
 
 from ._decide import CallModel, ShrinkContext
 from ._doors import Doors, ModelCall, Outcome
 from ._recorder import Recorder
+
+_context = get_logger("context")
 
 
 async def call_model(record: Recorder, doors: Doors, order: CallModel) -> AsyncGenerator[RunEvent, None]:
@@ -82,6 +85,16 @@ async def call_model(record: Recorder, doors: Doors, order: CallModel) -> AsyncG
     for event in await record.flush():
         yield event
     await doors.world.hook("before_model", context)
+    _context.debug(
+        "%s call %d.%d to %s: %d messages, about %s tokens, hash %s",
+        session.session_id,
+        order.index,
+        order.attempt,
+        target.model,
+        len(context.messages),
+        context.stats.estimated_tokens,
+        context.context_hash,
+    )
     record.shown = 0
     deltas, collector = await doors.model.open(ModelCall(context, metadata, state))
     scope = doors.world.scope

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from logging import DEBUG
 from typing import Any
 
 from turnlog.contract import (
@@ -17,9 +18,20 @@ from turnlog.contract import (
     StatusEvent,
     StatusShown,
     check_transition,
+    encode,
 )
+from turnlog.observe import get_logger
 
 from ._warm import WarmSession
+
+_history = get_logger("history")
+_loop = get_logger("loop")
+
+
+def log_entries(entries: Sequence[Entry]) -> None:
+    for entry in entries:
+        size = len(encode(entry.payload))
+        _history.debug("%s #%d %s (%d bytes) %s", entry.session_id, entry.seq, entry.kind, size, entry.id)
 
 
 class Recorder:
@@ -61,6 +73,7 @@ class Recorder:
         if status == self.status:
             return
         check_transition(self.status, status)
+        _loop.debug("%s %s: %s → %s", self.session.session_id, self.run_id, self.status, status)
         self.tell(StatusEvent, StatusShown(status=status, previous=self.status))
         self.status = status
 
@@ -80,11 +93,13 @@ class Recorder:
     async def flush(self) -> list[RunEvent]:
         if self.session.staged:
             try:
-                await self.session.commit()
+                entries = await self.session.commit()
             except AgentError:
                 # What was staged is not in the log, but the folds have seen it: they are of no more use.
                 self._warm.broken = True
                 raise
+            if _history.isEnabledFor(DEBUG):
+                log_entries(entries)
         untold, self._untold = self._untold, []
         return [self.event(kind, payload) for kind, payload in untold]
 
