@@ -14,7 +14,8 @@ from turnlog import Agent
 from turnlog.testing import ScriptedModel
 from turnlog.contract import guard
 guard("sk-canary-12345678")
-asyncio.run(Agent(ScriptedModel(["the answer"]), store="memory:").run("a question sk-canary-12345678", session="s"))
+agent = Agent(ScriptedModel(["the answer"]), store="memory:")
+asyncio.run(agent.run("a question sk-canary-12345678", session="s"))
 """
 
 
