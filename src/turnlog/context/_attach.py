@@ -53,8 +53,11 @@ def _sections(
 
 
 def hints_section(projection: Projection, hints: JsonObject | None) -> Section | None:
-    """The section that shows runtime hints, when they are not what was last shown."""
-    if not hints:
+    """The section that shows runtime hints, when they are not what was last shown.
+
+    None says nothing about them; an empty object takes back what was shown.
+    """
+    if hints is None or (not hints and projection.shown_hints is None):
         return None
     text = encode(hints).decode()
     return None if text == projection.shown_hints else (HINTS, text)

@@ -20,7 +20,14 @@ from ._options import ContextOptions
 from ._projection import Projection
 from ._recall import hidden_ids
 from ._tokens import weigh
-from ._units import InputUnit, OutputUnit, ResultsUnit, TextUnit
+from ._units import InputUnit, OutputUnit, ResultsUnit, TextKind, TextUnit
+
+_TEXT_NAMES: dict[TextKind, str] = {
+    "segment": "segments",
+    "branch": "branch",
+    "screen": "live screen",
+    "hints": "hints",
+}
 
 
 class GaugePart(Value, frozen=True, kw_only=True):
@@ -142,7 +149,7 @@ def gauge(projection: Projection, target: ModelInvocationDescriptor | None = Non
                     live = unit.level(part.payload.tool_call_id).grain == "live"
                     count("tool results" if live else "tool results, folded", len(encode(part)))
             case TextUnit():
-                count("segments" if unit.kind == "segment" else "branch", weight)
+                count(_TEXT_NAMES[unit.kind], weight)
     total = sum(sum(values) for values in weights.values()) or 1
     parts = [
         GaugePart(

@@ -22,8 +22,8 @@ def apply_fold(units: Sequence[Unit], fold: Fold, *, entry_id: str, timestamp: s
 
 
 def without_screens(units: Sequence[Unit]) -> list[Unit]:
-    """A screen shown at a fold is of no more use at the next one, which shows its own."""
-    return [unit for unit in units if type(unit) is not TextUnit or unit.kind != "screen"]
+    """What one fold showed again is of no more use at the next one, which shows its own."""
+    return [unit for unit in units if type(unit) is not TextUnit or unit.kind not in ("screen", "hints")]
 
 
 def lower_items(units: Sequence[Unit], items: Sequence[FoldItem]) -> list[Unit]:

@@ -38,6 +38,7 @@ from turnlog.contract import (
     ToolStartedEntry,
     WidgetEventEntry,
     encode,
+    to_plain_text,
     try_get_section,
 )
 
@@ -46,7 +47,7 @@ from ._lane import Head, Lane, ModelContext, make_head
 from ._options import ContextOptions
 from ._render import REDACTED, redact_spec
 from ._tokens import TokenMeter
-from ._units import InputUnit, OutputUnit, ResultsUnit, TextUnit, Unit
+from ._units import InputUnit, OutputUnit, ResultsUnit, TextKind, TextUnit, Unit
 from ._words import Vocabulary
 
 RUNTIME = "[Runtime]"
@@ -80,6 +81,8 @@ class Projection:
         self.targets: dict[ModelInvocationDescriptor, None] = {}
         self.shown_hints: str | None = None
         self._hidden = set(hidden)
+        self._gone: set[str] = set()
+        self._hints_from = ("", 0)
         self._recap_from = ""
         self._tools: list[ToolSpec] = []
         self._tools_from = ""
@@ -98,6 +101,8 @@ class Projection:
     # ── in ──
 
     def step(self, entry: Entry) -> None:
+        if self._is_hidden(entry):
+            self._gone.add(entry.id)
         match entry:
             case ModelInputEntry():
                 self._add_input(entry)
@@ -158,10 +163,12 @@ class Projection:
 
     def _add_input(self, entry: ModelInputEntry) -> None:
         unit = InputUnit(entry, redacted=entry.id in self._hidden)
+        if self._gone:
+            unit.hide_screen()
         self.units.append(unit)
         self.numbers[entry.id] = entry.seq
         self.vocabulary.add(unit.live_text())
-        self._note_hints(entry.payload.sections)
+        self._note_hints(entry, entry.payload.sections)
 
     def _add_output(self, entry: ModelOutputEntry) -> None:
         # A log that went on without these results: the calls are answered, so that none is an orphan.
@@ -185,44 +192,43 @@ class Projection:
         for part in entry.payload.message.tool_results:
             unit = self._calls.pop(part.payload.tool_call_id, None)
             if unit is not None:
+                if self._gone:
+                    unit.hide_screen()
                 unit.add(entry, part, redacted=hidden)
                 self.vocabulary.add(unit.live_text(part.payload.tool_call_id))
         for outcome in entry.payload.outcomes:
-            self._note_hints(outcome.sections)
+            self._note_hints(entry, outcome.sections)
 
     def _add_branch(self, entry: BranchSummaryEntry) -> None:
         self.numbers[entry.id] = entry.seq
         if entry.payload.summary:
             text = REDACTED if self._is_hidden(entry) else entry.payload.summary
-            place = (entry.id, entry.seq)
-            self.units.append(
-                TextUnit(
-                    "branch", text, entry_id=entry.id, timestamp=entry.timestamp, first=place, last=place
-                )
-            )
+            self._add_text("branch", text, entry, (entry.id, entry.seq))
 
     def _fold(self, entry: FoldEntry) -> None:
         payload = entry.payload
         if self._is_hidden(entry):
             payload = redact_fold(payload)
         self.units = self.apply(payload, entry_id=entry.id, timestamp=entry.timestamp)
-        if payload.screen is not None:
-            place = (entry.id, entry.seq)
-            self.units.append(
-                TextUnit(
-                    "screen",
-                    payload.screen,
-                    entry_id=entry.id,
-                    timestamp=entry.timestamp,
-                    first=place,
-                    last=place,
-                )
-            )
+        self._show_again(entry, payload)
         if self.recap is not None and self._is_used(self.recap):
             self.recap = None
-        self.shown_hints = None
         self.targets.clear()
         self._break()
+
+    def _show_again(self, entry: FoldEntry, fold: Fold) -> None:
+        """What is in force stays in view: the hints where the fold took them away, and the whole screen."""
+        hints_id, hints_seq = self._hints_from
+        if self.shown_hints is not None and not any(unit.shows(hints_id) for unit in self.units):
+            text = to_plain_text([(HINTS, self.shown_hints)])
+            self._add_text("hints", text, entry, (hints_id, hints_seq))
+        if fold.screen is not None and not self._gone:
+            self._add_text("screen", fold.screen, entry, (entry.id, entry.seq))
+
+    def _add_text(self, kind: TextKind, text: str, entry: Entry, place: tuple[str, int]) -> None:
+        self.units.append(
+            TextUnit(kind, text, entry_id=place[0], timestamp=entry.timestamp, first=place, last=place)
+        )
 
     def apply(self, fold: Fold, *, entry_id: str = "", timestamp: str = "") -> list[Unit]:
         """What would be visible after ``fold``."""
@@ -235,7 +241,11 @@ class Projection:
     def _redact(self, entry_ids: list[str]) -> None:
         names = set(entry_ids)
         self._hidden |= names
+        self._gone -= names
         hit = {self.numbers[name] for name in names if name in self.numbers}
+        self._hide_screens()
+        if self._hints_from[0] in names:
+            self.shown_hints = None
         for unit in self.units:
             match unit:
                 case InputUnit() | OutputUnit():
@@ -256,14 +266,22 @@ class Projection:
             self.recap = None
         self._break_head()
 
+    def _hide_screens(self) -> None:
+        """A widget may have shown what is hidden now. The next entry shows the whole screen anew."""
+        for unit in self.units:
+            if type(unit) is InputUnit or type(unit) is ResultsUnit:
+                unit.hide_screen()
+        self.units = [unit for unit in self.units if type(unit) is not TextUnit or unit.kind != "screen"]
+
     def _is_hidden(self, entry: Entry) -> bool:
         return entry.id in self._hidden or entry.purged_digest is not None
 
-    def _note_hints(self, sections: LevelOfDetailSections | None) -> None:
-        if sections is not None:
+    def _note_hints(self, entry: Entry, sections: LevelOfDetailSections | None) -> None:
+        if sections is not None and entry.id not in self._hidden:
             hints = try_get_section(sections.live, HINTS)
             if hints is not None:
                 self.shown_hints = hints
+                self._hints_from = (entry.id, entry.seq)
 
     # ── out ──
 

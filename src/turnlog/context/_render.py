@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
-from turnlog.contract import FileRefPart as FileRefPart
 from turnlog.contract import (
+    LIVE_SCREEN,
     Grain,
     ImagePart,
     JsonObject,
@@ -24,7 +24,9 @@ from turnlog.contract import (
     encode,
     text_part,
     to_plain_text,
+    try_get_section,
 )
+from turnlog.contract import FileRefPart as FileRefPart
 
 REDACTED = "[redacted]"
 """What stands for content that a redaction or a purge took away."""
@@ -34,10 +36,21 @@ NO_RESULT = "[no result was recorded]"
 ResultContent = str | JsonObject | list[TextPart | ImagePart | FileRefPart]
 
 
-def render_input(payload: ModelInput) -> Message:
+def has_screen(sections: LevelOfDetailSections | None) -> bool:
+    return sections is not None and try_get_section(sections.live, LIVE_SCREEN) is not None
+
+
+def live_sections(sections: LevelOfDetailSections | None, *, screen: bool) -> list[Section]:
+    """What was added to the live grain; without ``screen``, all but what widgets showed."""
+    if sections is None or screen:
+        return sections.live if sections else []
+    return [section for section in sections.live if section[0] != LIVE_SCREEN]
+
+
+def render_input(payload: ModelInput, *, screen: bool = True) -> Message:
     """The message itself, what was added to its live grain behind it."""
     message = payload.message
-    added = payload.sections.live if payload.sections else None
+    added = live_sections(payload.sections, screen=screen)
     if not added:
         return message
     return with_parts(message, [*message.parts, text_part(to_plain_text(added))])

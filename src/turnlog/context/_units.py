@@ -30,6 +30,8 @@ from ._render import (
     content_text,
     folded_text,
     grain_text,
+    has_screen,
+    live_sections,
     parts_text,
     redact_message,
     render_content,
@@ -39,7 +41,7 @@ from ._render import (
     without_thinking,
 )
 
-TextKind: TypeAlias = Literal["segment", "branch", "screen"]
+TextKind: TypeAlias = Literal["segment", "branch", "screen", "hints"]
 
 RANK: dict[Grain, int] = {"live": 0, "summary": 1, "gist": 2}
 """The ladder of grains; a level only ever goes up in number."""
@@ -64,11 +66,12 @@ LIVE = Level("live")
 class InputUnit:
     """One user message."""
 
-    __slots__ = ("_message", "entry", "level", "redacted", "weight")
+    __slots__ = ("_message", "entry", "level", "redacted", "screen_hidden", "weight")
 
     def __init__(self, entry: ModelInputEntry, *, redacted: bool = False) -> None:
         self.entry = entry
         self.level = LIVE
+        self.screen_hidden = False
         self.redacted = redacted or entry.purged_digest is not None
         self.weight = 0
         self._message: Message | None = None
@@ -94,7 +97,15 @@ class InputUnit:
             if text is not None:
                 lowered = folded_text(self.entry.seq, grain, text)
                 return with_parts(payload.message, [text_part(lowered)])
-        return render_input(payload)
+        return render_input(payload, screen=not self.screen_hidden)
+
+    def shows(self, entry_id: str) -> bool:
+        """Whether what was added to that entry is in view."""
+        return self.entry.id == entry_id and self.level.grain == "live"
+
+    def hide_screen(self) -> None:
+        if not self.screen_hidden and has_screen(self.entry.payload.sections):
+            self.screen_hidden, self.weight, self._message = True, 0, None
 
     def live_text(self) -> str:
         return REDACTED if self.redacted else parts_text(self.entry.payload.message.parts)
@@ -137,6 +148,9 @@ class OutputUnit:
             self._bare = without_thinking(self.full)
         return self._bare
 
+    def shows(self, entry_id: str) -> bool:
+        return False
+
     def made_by(self, target: ModelInvocationDescriptor | None) -> bool:
         """Whether ``target`` can read what only its maker reads."""
         return target is not None and target == self.entry.payload.invocation
@@ -160,7 +174,7 @@ class Found(NamedTuple):
 class ResultsUnit:
     """The results of one output's calls: one tool message in call order, once all are in."""
 
-    __slots__ = ("_message", "closed", "found", "levels", "output", "redacted", "weight")
+    __slots__ = ("_message", "closed", "found", "levels", "output", "redacted", "screen_hidden", "weight")
 
     def __init__(self, output: OutputUnit) -> None:
         self.output = output
@@ -168,6 +182,7 @@ class ResultsUnit:
         self.levels: dict[str, Level] = {}
         self.redacted: set[str] = set()
         self.closed = False
+        self.screen_hidden = False
         self.weight = 0
         self._message: Message | None = None
 
@@ -230,9 +245,17 @@ class ResultsUnit:
             text = level.text if level.text is not None else grain_text(sections, level.grain)
             if text is not None:
                 return replace_result(found.part, folded_text(found.entry.seq, level.grain, text))
-        return replace_result(
-            found.part, render_content(found.part.payload.content, sections.live if sections else None)
+        added = live_sections(sections, screen=not self.screen_hidden)
+        return replace_result(found.part, render_content(found.part.payload.content, added))
+
+    def shows(self, entry_id: str) -> bool:
+        return any(
+            found.entry.id == entry_id and self.level(call_id).grain == "live"
+            for call_id, found in self.found.items()
         )
+
+    def hide_screen(self) -> None:
+        self.screen_hidden, self.weight, self._message = True, 0, None
 
     def level(self, call_id: str) -> Level:
         return self.levels.get(call_id, LIVE)
@@ -254,6 +277,7 @@ class ResultsUnit:
             return self
         copy = ResultsUnit(self.output)
         copy.found, copy.redacted, copy.closed = self.found, self.redacted, self.closed
+        copy.screen_hidden = self.screen_hidden
         copy.levels = {**self.levels, **lower}
         return copy
 
@@ -306,6 +330,9 @@ class TextUnit:
 
     def live_text(self) -> str:
         return self.text
+
+    def shows(self, entry_id: str) -> bool:
+        return False
 
     def replace_text(self, text: str) -> None:
         self.text, self.weight, self._message = text, 0, None

@@ -147,7 +147,8 @@ def _blank_tool(tool: ToolSpec) -> ToolSpec:
 def _blank_fold(fold: Fold) -> Fold:
     items = [_replace(item, text=item.text and PLACEHOLDER) for item in fold.items]
     segments = [_replace(segment, text=PLACEHOLDER) for segment in fold.segments]
-    return _replace(fold, items=items, segments=segments)
+    screen = None if fold.screen is None else PLACEHOLDER
+    return _replace(fold, items=items, segments=segments, screen=screen)
 
 
 def _blank_message(message: Message) -> Message:

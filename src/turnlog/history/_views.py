@@ -7,11 +7,13 @@ from collections.abc import Iterable, Sequence
 import msgspec
 
 from ..contract import (
+    LIVE_SCREEN,
     CompactionSummaryEntry,
     DeltaBatchEntry,
     Entry,
     ErrorInfo,
     FoldEntry,
+    LevelOfDetailSections,
     Message,
     ModelInputEntry,
     ModelOutputEntry,
@@ -22,9 +24,12 @@ from ..contract import (
     ToolCall,
     ToolResultsEntry,
     Value,
+    try_get_section,
 )
-from ._blank import blank_payload
+from ._blank import PLACEHOLDER, blank_payload
 from ._ledger import Ledger
+
+_replace = msgspec.structs.replace
 
 
 class AgentState(Value, frozen=True, kw_only=True):
@@ -93,15 +98,50 @@ def redacted_ids(entries: Sequence[Entry]) -> set[str]:
 
 
 def visible_entries(entries: Sequence[Entry]) -> list[Entry]:
-    """``entries`` with the content of redacted ones replaced by a placeholder; structure stays."""
+    """``entries`` with the content of redacted ones replaced by a placeholder; structure stays.
+
+    Screens shown between a redacted entry and its redaction go too: a widget may have shown it there.
+    """
     hidden = redacted_ids(entries)
     if not hidden:
         return list(entries)
-    return [hide(entry) if entry.id in hidden else entry for entry in entries]
+    first = min(entry.seq for entry in entries if entry.id in hidden)
+    last = max(entry.seq for entry in entries if isinstance(entry, RedactionEntry | PurgeEntry))
+    return [
+        hide(entry) if entry.id in hidden else hide_screen(entry) if first < entry.seq < last else entry
+        for entry in entries
+    ]
 
 
 def hide(entry: Entry) -> Entry:
-    return msgspec.structs.replace(entry, payload=blank_payload(entry.payload), meta=None)
+    return _replace(entry, payload=blank_payload(entry.payload), meta=None)
+
+
+def hide_screen(entry: Entry) -> Entry:
+    """``entry`` without what widgets showed in it."""
+    match entry:
+        case FoldEntry() if entry.payload.screen is not None:
+            payload = _replace(entry.payload, screen=PLACEHOLDER)
+        case ModelInputEntry():
+            sections = _without_screen(entry.payload.sections)
+            if sections is entry.payload.sections:
+                return entry
+            payload = _replace(entry.payload, sections=sections)
+        case ToolResultsEntry():
+            outcomes = [
+                _replace(outcome, sections=_without_screen(outcome.sections))
+                for outcome in entry.payload.outcomes
+            ]
+            payload = _replace(entry.payload, outcomes=outcomes)
+        case _:
+            return entry
+    return _replace(entry, payload=payload)
+
+
+def _without_screen(sections: LevelOfDetailSections | None) -> LevelOfDetailSections | None:
+    if sections is None or try_get_section(sections.live, LIVE_SCREEN) is None:
+        return sections
+    return sections.with_live_section(LIVE_SCREEN, PLACEHOLDER)
 
 
 def derived_ids(entries: Sequence[Entry], named: set[str]) -> set[str]:

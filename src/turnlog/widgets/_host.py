@@ -15,10 +15,12 @@ from turnlog.contract import (
     FoldEntry,
     LevelOfDetailSections,
     ModelInputEntry,
+    ModelOutputEntry,
     PurgeEntry,
     RedactionEntry,
     ToolResultsEntry,
     ToolSpec,
+    WidgetEventEntry,
     scrub,
     try_get_section,
 )
@@ -82,7 +84,7 @@ class WidgetHost:
             self._shown = self._render()
         self._taken.append(entry)
         if isinstance(entry, RedactionEntry | PurgeEntry):
-            self._hidden.update(entry.payload.entry_ids)
+            self._hidden |= _hidden_by(self._taken, entry.payload.entry_ids)
             self._shown = {}
             self._fold(self._taken)
         else:
@@ -175,6 +177,23 @@ def _told(error: Exception) -> str:
     return f"{type(error).__name__}: {_ADDRESS.sub('0x…', scrub(str(error)))}"
 
 
+def _hidden_by(entries: Sequence[Entry], named: Sequence[str]) -> set[str]:
+    """The named entries, and the events that their calls made: they say again what the calls said."""
+    hidden = set(named)
+    calls = {
+        part.payload.tool_call_id
+        for entry in entries
+        if isinstance(entry, ModelOutputEntry) and entry.id in hidden
+        for part in entry.payload.message.tool_calls
+    }
+    made = {
+        entry.id
+        for entry in entries
+        if isinstance(entry, WidgetEventEntry) and entry.payload.tool_call_id in calls
+    }
+    return hidden | made
+
+
 def _has_screen(entry: Entry) -> bool:
     if isinstance(entry, ModelInputEntry):
         return _in(entry.payload.sections)
@@ -204,13 +223,13 @@ def _block(title: str, text: str, before: str | None) -> str:
 def screen_at(widgets: Sequence[Widget[Any]], entries: Iterable[Entry], seq: int) -> str | None:
     """The full screen as it was when entry ``seq`` was written, without what was redacted since."""
     log = list(entries)
-    hidden = [
+    named = [
         entry_id
         for entry in log
         if isinstance(entry, RedactionEntry | PurgeEntry)
         for entry_id in entry.payload.entry_ids
     ]
-    host = WidgetHost(widgets, hidden=hidden)
+    host = WidgetHost(widgets, hidden=_hidden_by(log, named))
     for entry in log:
         if entry.seq >= seq:
             break
