@@ -33,11 +33,10 @@ from ._recorded import (
     RecordedModel,
     RecordedTools,
     RecordedWorld,
-    Tape,
-    TapeEnded,
 )
 from ._runner import Runner
 from ._state import RunState
+from ._tape import Tape, TapeEnded
 from ._warm import WarmSession
 
 BUILT_IN: tuple[Widget[Any], ...] = (MemoryNotebookWidget(), TodoWidget(), WorkspaceWidget())

@@ -1,0 +1,140 @@
+"""The recording a replay reads: its entries, and how far the replay has come."""
+
+from __future__ import annotations
+
+import difflib
+import json
+from collections.abc import Iterator
+from typing import NoReturn
+
+from turnlog.contract import (
+    AgentError,
+    BranchSummaryEntry,
+    CompactionSummaryEntry,
+    CustomEntry,
+    DeltaBatchEntry,
+    Entry,
+    ModelChangeEntry,
+    PurgeEntry,
+    RedactionEntry,
+    RunEndedEntry,
+    WidgetEventEntry,
+    encode,
+)
+
+from ._abort import RunInterrupted, RunLeft
+from ._warm import WarmSession
+
+
+class TapeEnded(RunLeft):
+    """The recording stops here: the run was still open."""
+
+
+_BY_OTHERS = (
+    RedactionEntry,
+    PurgeEntry,
+    CustomEntry,
+    CompactionSummaryEntry,
+    ModelChangeEntry,
+    DeltaBatchEntry,
+)
+"""What anybody may append while a run goes; the runner neither writes it nor waits for it."""
+
+
+class Tape:
+    """The recorded entries, and how far the replay has come."""
+
+    def __init__(self, recorded: list[Entry]) -> None:
+        self.recorded = recorded
+        self.mismatch: tuple[int, str] | None = None
+        self._warm: WarmSession | None = None
+
+    def follow(self, warm: WarmSession) -> None:
+        self._warm = warm
+
+    def copy(self) -> None:
+        """Take the next entry as it is: a fact from outside."""
+        warm, entry = self._warm, self.recorded[self._cursor]
+        assert warm is not None
+        written = warm.session.append_recorded(entry.payload, run_id=entry.run_id, meta=entry.meta)
+        self.compare(written)
+        warm.step(written)
+
+    @property
+    def position(self) -> int:
+        """How many entries have been written again."""
+        if self._warm is None:
+            return 0
+        return len(self._warm.session.entries) + len(self._warm.session.staged)
+
+    @property
+    def ended(self) -> bool:
+        return self._cursor >= len(self.recorded)
+
+    @property
+    def _cursor(self) -> int:
+        # A session writes its header by itself, with the first entry.
+        return max(self.position, 1)
+
+    def peek(self) -> Entry:
+        """What comes next in the run. What others appended meanwhile is taken in on the way."""
+        while not self.ended:
+            entry = self.recorded[self._cursor]
+            if isinstance(entry, BranchSummaryEntry):
+                raise RunLeft  # the run stayed behind in the session this one was forked from
+            if not isinstance(entry, _BY_OTHERS) and not _by_host(entry):
+                return entry
+            self.copy()
+        raise TapeEnded
+
+    @property
+    def next(self) -> Entry:
+        """The next entry, whoever wrote it."""
+        return self.recorded[self._cursor]
+
+    def after(self, skip: int = 0) -> Iterator[Entry]:
+        return iter(self.recorded[self._cursor + skip :])
+
+    def session_id(self) -> str:
+        """The session that wrote the next entry: a fork's shared past is its parent's."""
+        return self.recorded[min(self._cursor, len(self.recorded) - 1)].session_id
+
+    def stop(self) -> NoReturn:
+        """The run was interrupted here; the end of the run says why."""
+        if self.ended:
+            raise TapeEnded
+        for entry in self.after():
+            if isinstance(entry, RunEndedEntry):
+                if entry.payload.error is not None:
+                    raise RunInterrupted(AgentError.from_info(entry.payload.error))
+                break
+        entry = self.next
+        words = f"the recording goes on with a {entry.kind} that nothing in the run so far leads to"
+        self.mismatch = self.mismatch or (entry.seq, words)
+        raise AgentError("ReplayMismatch", f"entry {entry.seq}: {words}")
+
+    def compare(self, entry: Entry) -> None:
+        if entry.seq > len(self.recorded):
+            raise TapeEnded
+        expected = self.recorded[entry.seq - 1]
+        if expected.kind == entry.kind and expected.purged_digest is None:
+            if encode(expected.payload) == encode(entry.payload):
+                return
+        elif expected.kind == entry.kind:
+            return
+        self.mismatch = self.mismatch or (entry.seq, show_difference(expected, entry))
+        raise AgentError("ReplayMismatch", f"entry {entry.seq} differs:\n{self.mismatch[1]}")
+
+
+def _by_host(entry: Entry) -> bool:
+    return isinstance(entry, WidgetEventEntry) and entry.payload.tool_call_id is None
+
+
+def show_difference(expected: Entry, found: Entry) -> str:
+    def lines(entry: Entry) -> list[str]:
+        plain = {"kind": entry.kind, "payload": json.loads(encode(entry.payload))}
+        return json.dumps(plain, indent=2, ensure_ascii=False).splitlines()
+
+    return "\n".join(
+        difflib.unified_diff(lines(expected), lines(found), "recorded", "replayed", lineterm="", n=2)
+    )
