@@ -72,7 +72,7 @@ HARMLESS: dict[str, Callable[[list[bytes]], LoopbackAnswer]] = {
     "no content type": lambda e: LoopbackAnswer(body=b"".join(e)),
 }
 
-ONLY = {"JSON content type": ["openai-chat"]}
+ONLY = {"JSON content type": ["openai-chat", "openai-responses"]}
 
 
 @pytest.mark.spec("P-2")

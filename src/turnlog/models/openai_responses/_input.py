@@ -131,7 +131,8 @@ class InputWriter:
                     items.append(self._call(part.payload, own_data(part.payload.provider_data, FAMILY)))
                 case ThinkingPart() | ToolResultPart() | ImagePart() | FileRefPart():
                     pass
-        return items
+        # A call must have nothing but calls between it and its result, or some servers miss the result.
+        return sorted(items, key=lambda item: item["type"] == "function_call")
 
     def _call(self, call: ToolCall, own: JsonObject | None) -> JsonObject:
         arguments = call.raw_args_text
@@ -221,18 +222,17 @@ class InputWriter:
             result = part.payload
             call = self._ids.get(result.tool_call_id) or safe_name(result.tool_call_id)
             text, images = result_text(result)
-            if result.is_error and text[:5].lower() != "error":
-                text = f"Error: {text}"
-            output: str | list[JsonObject] = text
-            if images and self._form.images and self._form.image_results:
-                output = self._seen(result)
-            elif images and self._form.images:
+            within = self._form.images and self._form.image_results
+            if images and not self._form.images:
+                text = "\n".join([text, *map(image_note, images)] if text else map(image_note, images))
+            elif images and not within:
                 # What the result shows follows in a user's message.
                 shown.append({"type": "input_text", "text": f"[image of the result of call {call}]"})
                 shown += [self._image(image) for image in images]
-                output = text or "[see the image below]"
-            elif images:
-                output = "\n".join([text, *map(image_note, images)] if text else map(image_note, images))
+                text = text or "[see the image below]"
+            if result.is_error and text[:5].lower() != "error":
+                text = f"Error: {text}"
+            output = self._seen(result) if images and within else text
             items.append({"type": "function_call_output", "call_id": call, "output": output})
         if shown:
             items.append({"role": "user", "content": shown})

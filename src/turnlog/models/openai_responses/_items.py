@@ -7,6 +7,7 @@ from typing import Any, Literal, TypeAlias
 from turnlog.contract import JsonObject
 
 from .._answer import OpenCall, PartKind
+from .._surrogates import is_unicode
 from ._events import as_list, as_object, as_text
 
 FAMILY = "openai-responses"
@@ -33,7 +34,7 @@ class Section:
 
     @property
     def text(self) -> str:
-        return "".join(self.pieces)
+        return joined(self.pieces)
 
 
 class Item:
@@ -63,6 +64,14 @@ class Item:
     def same_call(self, raw: JsonObject) -> bool:
         ours, theirs = self.raw.get("call_id"), raw.get("call_id")
         return self.kind != "call" or not ours or not theirs or ours == theirs
+
+
+def joined(pieces: list[str]) -> str:
+    """Pieces of a text, with the characters whole that were cut in two."""
+    text = "".join(pieces)
+    if text.isascii() or is_unicode(text):
+        return text
+    return text.encode("utf-16-le", "surrogatepass").decode("utf-16-le", "replace")
 
 
 def kind_of(raw: JsonObject) -> ItemKind:

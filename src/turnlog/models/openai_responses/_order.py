@@ -9,8 +9,10 @@ from ._events import Event
 Numbered: TypeAlias = tuple[Event, bytes]
 """An event and the bytes it was read from."""
 
-WINDOW = 32
+WINDOW = 8
 """So many events are held back while one is missing; then the numbers are given up."""
+
+_REMEMBERED = 64
 
 
 class EventOrder:
@@ -77,4 +79,4 @@ class EventOrder:
     def _take(self, number: int, data: bytes) -> None:
         self._next = number + 1
         self._recent[number] = data
-        self._recent.pop(number - 2 * WINDOW, None)
+        self._recent.pop(number - _REMEMBERED, None)

@@ -9,7 +9,7 @@ from turnlog.contract import AgentError, JsonObject, encode, parse_arguments
 from .._answer import AnswerWriter, PartKind
 from .._history import ToolNames
 from ._events import Event, as_list, as_object, as_text
-from ._items import FAMILY, Item, ItemKind, Section, call_data, hollow, kind_of, texts_of
+from ._items import FAMILY, Item, ItemKind, Section, call_data, hollow, joined, kind_of, texts_of
 from ._order import EventOrder
 
 
@@ -46,7 +46,7 @@ class Output:
         self._all: list[Item] = []
         self._at: dict[int, Item] = {}
         self._ids: dict[str, Item] = {}
-        self._keeps = False  # something of this answer goes back verbatim, so ids matter
+        self._keeps = False  # something of this answer may go back verbatim, so ids and places matter
         self._lossy = False  # a thought cannot go back, so nothing that followed it may
         self.speaking: Section | None = None
         self.refused = False
@@ -79,6 +79,7 @@ class Output:
         self._at[item.at] = item
         if item.id:
             self._ids[item.id] = item
+        self._keeps = self._keeps or kind in ("reasoning", "opaque")
         return item
 
     def _match(self, at: Any, raw: JsonObject, kind: ItemKind) -> Item | None:
@@ -129,7 +130,6 @@ class Output:
                 self._end_call(item)
             case "opaque":
                 self._turn_away(None)
-                self._keeps = True
                 self.writer.begin("text")
                 self.writer.say("text", "", {**self._mark(), "at": item.at, "item": raw})
 
@@ -197,7 +197,7 @@ class Output:
             data["refusal"] = True
         if annotations := as_list(part.get("annotations")):
             data["annotations"] = annotations
-        if self._keeps and item.id:
+        if self._keeps and not self._lossy and item.id:
             data.update({"id": item.id, "at": item.at})
         if len(data) > 1:
             self.writer.say("text", "", data)
@@ -210,7 +210,6 @@ class Output:
         if not (raw.get("encrypted_content") or in_the_open or self._stored):
             self._lossy = True
             return
-        self._keeps = True
         shown = [section.text for section in item.sections.values() if section.pieces]
         in_place = self.speaking is not None and self.speaking.item is item and not item.parted
         if not in_place:
@@ -257,7 +256,7 @@ class Output:
         assert call is not None
         if isinstance(whole, dict):
             whole = encode(as_object(whole)).decode()
-        said = "".join(call.args)
+        said = joined(call.args)
         if not isinstance(whole, str) or not whole or whole == said:
             return
         if whole.startswith(said):
