@@ -15,7 +15,7 @@ import click
 from rich.console import Console
 
 from turnlog import __version__
-from turnlog.contract import AgentError, Store, encode
+from turnlog.contract import AgentError, Store, encode, guard
 from turnlog.history import default_store_url, open_store
 
 from ._text import plain
@@ -29,7 +29,7 @@ err = Console(stderr=True, highlight=False, soft_wrap=True, emoji=False)
 FAILED, WAITS, INTERRUPTED = 1, 3, 130
 """Exit codes, beside 0 and click's 2 for a command that was written wrong. 3: a call waits for approval."""
 
-_KEY_WORDS = ("KEY", "TOKEN", "SECRET")
+_KEYS = ("_KEY", "_TOKEN", "_SECRET", "_PASSWORD")
 
 
 class Commands(click.Group):
@@ -127,8 +127,15 @@ def load_dotenv() -> None:
     for line in text.splitlines():
         name, found, value = line.strip().removeprefix("export ").partition("=")
         name = name.strip()
-        if found and name.isidentifier() and any(word in name for word in _KEY_WORDS):
+        if found and name.isidentifier() and name.endswith(_KEYS):
             os.environ.setdefault(name, value.strip().strip("'\""))
+
+
+def guard_keys() -> None:
+    """Cut the keys of this environment out of whatever is written, from the first question on."""
+    for name, value in os.environ.items():
+        if name.endswith(_KEYS):
+            guard(value)
 
 
 def run() -> None:
@@ -137,6 +144,7 @@ def run() -> None:
         if isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(errors="replace")  # a terminal without UTF-8 shows a ? and not a traceback
     load_dotenv()
+    guard_keys()
     try:
         app(standalone_mode=False)
         sys.stdout.flush()

@@ -1,0 +1,194 @@
+"""The real `turnlog` command, run as a user runs it: as a process, on a terminal, through a pipe."""
+
+from __future__ import annotations
+
+import json
+import os
+import pty
+import select
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+COMMAND = [sys.executable, "-m", "turnlog.cli"]
+PATIENCE = 30.0  # a loaded machine is slow; a test that waits this long has failed
+
+# A new session that opens a terminal owns it, and then gets its Ctrl-C.
+_TAKE_TERMINAL = (
+    "import os, sys; os.close(os.open(os.ttyname(0), os.O_RDWR)); os.execv(sys.argv[1], sys.argv[1:])"
+)
+
+TOOLS = '''
+import os, time
+from turnlog import tool
+
+
+@tool
+def add(a: int, b: int) -> int:
+    """Add two numbers."""
+    return a + b
+
+
+@tool(requires_approval=True)
+def delete(path: str) -> str:
+    """Delete a file."""
+    with open("effects.txt", "a") as file:
+        file.write(f"deleted {path}\\n")
+    return f"deleted {path}"
+
+
+@tool
+def wait(name: str) -> str:
+    """Take long."""
+    with open("effects.txt", "a") as file:
+        file.write(f"began {name}\\n")
+    time.sleep(60)
+    return "done"
+'''
+
+
+@dataclass(frozen=True)
+class Done:
+    """How a command went."""
+
+    code: int
+    out: str
+    err: str
+
+    @property
+    def lines(self) -> list[dict[str, Any]]:
+        """What it printed, line by line, as JSON."""
+        return [json.loads(line) for line in self.out.splitlines()]
+
+
+class Shell:
+    """A folder, an environment without anybody's keys, and `turnlog` in it."""
+
+    def __init__(self, folder: Path, store: str = "sqlite:log.db") -> None:
+        self.folder = folder
+        self.env = {
+            "PATH": os.environ.get("PATH", ""),
+            "HOME": str(folder),
+            "TURNLOG_STORE": store,
+            "PYTHONWARNINGS": "error",
+            "PYTHONUTF8": "1",
+            "TERM": "dumb",
+            "USER": "tester",
+        }
+        self.write("tools.py", TOOLS)
+
+    def write(self, name: str, text: str) -> str:
+        (self.folder / name).write_text(text, encoding="utf-8")
+        return name
+
+    def script(self, *turns: Any, **more: Any) -> str:
+        """A scripted model that answers with ``turns``."""
+        name = f"script{len(list(self.folder.glob('script*')))}.json"
+        self.write(name, json.dumps({"turns": turns, **more}))
+        return f"scripted:{name}"
+
+    def __call__(self, *args: str, stdin: str | bytes = "", env: dict[str, str] | None = None) -> Done:
+        data = stdin if isinstance(stdin, bytes) else stdin.encode()
+        done = subprocess.run(
+            [*COMMAND, *args],
+            input=data,
+            capture_output=True,
+            cwd=self.folder,
+            env={**self.env, **(env or {})},
+            timeout=PATIENCE,
+            check=False,
+        )
+        return Done(done.returncode, done.stdout.decode(), done.stderr.decode())
+
+    def ok(self, *args: str, stdin: str = "") -> Done:
+        """Run a command that must succeed."""
+        done = self(*args, stdin=stdin)
+        assert done.code == 0, done
+        return done
+
+    def kinds(self, session: str) -> list[str]:
+        """The kinds of a session's entries."""
+        return [entry["kind"] for entry in self.ok("show", session, "--json").lines]
+
+    def start(self, *args: str) -> subprocess.Popen[bytes]:
+        return subprocess.Popen(
+            [*COMMAND, *args],
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            cwd=self.folder,
+            env=self.env,
+        )
+
+    @contextmanager
+    def terminal(self, *args: str) -> Iterator[Terminal]:
+        terminal = Terminal([*COMMAND, *args], self.folder, self.env)
+        try:
+            yield terminal
+        finally:
+            terminal.end()
+
+
+class Terminal:
+    """A command with a terminal of its own: what is typed reaches it as keys, Ctrl-C as a signal."""
+
+    def __init__(self, command: list[str], folder: Path, env: dict[str, str]) -> None:
+        self._ours, theirs = pty.openpty()
+        self.process = subprocess.Popen(
+            [sys.executable, "-c", _TAKE_TERMINAL, *command],
+            stdin=theirs,
+            stdout=theirs,
+            stderr=theirs,
+            cwd=folder,
+            env=env,
+            start_new_session=True,
+        )
+        os.close(theirs)
+        self._unread = ""
+
+    def until(self, text: str) -> str:
+        """Read until ``text`` has come; returns everything up to it."""
+        deadline = time.monotonic() + PATIENCE
+        while text not in self._unread:
+            ready, _, _ = select.select([self._ours], [], [], max(0.0, deadline - time.monotonic()))
+            try:
+                data = os.read(self._ours, 4096) if ready else b""
+            except OSError:  # Linux says so when the other side has closed
+                data = b""
+            assert data, f"waited for {text!r}, saw {self._unread!r}"
+            self._unread += data.decode("utf-8", "replace")
+        seen, _, self._unread = self._unread.partition(text)
+        return seen + text
+
+    def type(self, text: str) -> None:
+        os.write(self._ours, text.encode())
+
+    def say(self, line: str) -> None:
+        """Wait for the prompt and answer it."""
+        self.until("> ")
+        self.type(line + "\n")
+
+    def press_ctrl_c(self) -> None:
+        self.type("\x03")
+
+    def press_ctrl_d(self) -> None:
+        self.type("\x04")
+
+    def kill(self) -> None:
+        """kill -9."""
+        self.process.send_signal(signal.SIGKILL)
+        self.process.wait(PATIENCE)
+
+    def wait(self) -> int:
+        return self.process.wait(PATIENCE)
+
+    def end(self) -> None:
+        if self.process.poll() is None:
+            self.kill()
+        os.close(self._ours)

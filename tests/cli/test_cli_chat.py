@@ -1,0 +1,172 @@
+"""`turnlog chat`: on a terminal, through a pipe, stopped, killed and started again."""
+
+from __future__ import annotations
+
+import time
+
+import pytest
+
+from cli.shell import PATIENCE, Shell
+
+SLOW = {"text": "tick " * 400, "delay": 0.02, "chunkSize": 5}
+DELETE = {"toolCalls": [{"name": "delete", "arguments": {"path": "x"}}]}
+WAIT = {"toolCalls": [{"name": "wait", "arguments": {"name": "w"}}]}
+
+
+def test_a_conversation_on_a_terminal(shell: Shell) -> None:
+    with shell.terminal("chat", "-m", shell.script("Hello.", "I am fine."), "-s", "s1") as terminal:
+        terminal.say("Hi")
+        terminal.until("Hello.")
+        terminal.say("")  # an empty line is not a question
+        terminal.say("How are you?")
+        terminal.until("I am fine.")
+        terminal.until("> ")
+        terminal.press_ctrl_d()
+        terminal.until("turnlog chat --session s1")
+        assert terminal.wait() == 0
+    assert shell.kinds("s1").count("model_output") == 2
+
+
+def test_ctrl_c_stops_the_answer_and_the_chat_goes_on(shell: Shell) -> None:
+    with shell.terminal("chat", "-m", shell.script(SLOW, "Shorter."), "-s", "s1") as terminal:
+        terminal.say("Count")
+        terminal.until("tick tick")
+        terminal.press_ctrl_c()
+        terminal.until("stopped with Ctrl-C")
+        terminal.until("> ")
+        terminal.press_ctrl_c()  # at the prompt it stops nothing
+        terminal.until("Ctrl-D leaves")
+        terminal.say("Be brief")
+        terminal.until("Shorter.")
+        terminal.until("> ")
+        terminal.press_ctrl_d()
+        assert terminal.wait() == 0
+    assert shell.kinds("s1").count("run_ended") == 2
+    assert shell.ok("verify", "s1").out.startswith("sound")
+    assert shell.ok("replay", "s1").out.startswith("identical")
+
+
+@pytest.mark.spec("H-10")
+def test_killed_in_the_middle_of_an_answer_and_started_again(any_shell: Shell) -> None:
+    shell = any_shell
+    with shell.terminal("chat", "-m", shell.script("Hello.", SLOW), "-s", "s1") as terminal:
+        terminal.say("Hi")
+        terminal.until("Hello.")
+        terminal.say("Count")
+        terminal.until("tick tick")
+        terminal.kill()
+    with shell.terminal("chat", "-m", shell.script("One, two.", "Bye."), "-s", "s1") as terminal:
+        terminal.until("going on where it stopped")
+        terminal.until("One, two.")
+        terminal.say("Thanks")
+        terminal.until("Bye.")
+        terminal.until("> ")
+        terminal.press_ctrl_d()
+        assert terminal.wait() == 0
+    log = shell.ok("show", "s1", "--json").lines
+    said = [e["payload"]["message"]["parts"][0]["payload"]["text"] for e in log if e["kind"] == "model_input"]
+    assert said == ["Hi", "Count", "Thanks"]
+    started = [e["payload"] for e in log if e["kind"] == "model_call_started"]
+    assert started[1]["contextHash"] == started[2]["contextHash"]  # the call was made again as it was
+    assert shell.ok("verify", "s1").out.startswith("sound")
+    assert shell.ok("replay", "s1").out.startswith("identical")
+
+
+@pytest.mark.spec("H-10")
+def test_killed_inside_a_tool_and_started_again(any_shell: Shell) -> None:
+    shell = any_shell
+    with shell.terminal("chat", "-m", shell.script(WAIT), "-t", "tools.py", "-s", "s1") as terminal:
+        terminal.say("Wait")
+        terminal.until("→ wait")
+        _wait_for(shell, "began w")
+        terminal.kill()
+    done = shell.ok("chat", "-m", shell.script("I cannot know."), "-t", "tools.py", "-s", "s1")
+    assert done.out == "I cannot know.\n"
+    assert (shell.folder / "effects.txt").read_text() == "began w\n"  # it did not run twice
+    (result,) = (e for e in shell.ok("show", "s1", "--json").lines if e["kind"] == "tool_results")
+    assert result["payload"]["outcomes"][0]["status"] == "unknown"
+    assert shell.ok("verify", "s1").out.startswith("sound")
+    assert shell.ok("replay", "s1").out.startswith("identical")
+
+
+def test_ctrl_c_inside_a_tool(shell: Shell) -> None:
+    with shell.terminal("chat", "-m", shell.script(WAIT, "Then not."), "-t", "tools.py", "-s", "s1") as term:
+        term.say("Wait")
+        term.until("→ wait")
+        _wait_for(shell, "began w")
+        term.press_ctrl_c()
+        term.until("stopped with Ctrl-C")
+        term.say("Leave it")
+        term.until("Then not.")
+        term.until("> ")
+        term.press_ctrl_d()
+        assert term.wait() == 0
+    assert shell.ok("verify", "s1").out.startswith("sound")
+    assert "open call" not in shell.ok("show", "s1").out
+
+
+def test_lines_through_a_pipe(shell: Shell) -> None:
+    done = shell.ok("chat", "-m", shell.script("One.", "Two."), "-s", "s1", stdin="first\n\nsecond\n")
+    assert (done.out, done.err) == ("One.\nTwo.\n", "")
+    failed = shell("chat", "-m", shell.script({"error": {"code": "ModelAuthError"}}), stdin="third\n")
+    assert failed.code == 1
+
+
+def test_a_chat_as_json(shell: Shell) -> None:
+    done = shell.ok("chat", "-m", shell.script("One.", "Two."), "--json", stdin="first\nsecond\n")
+    assert [event["kind"] for event in done.lines].count("run_ended") == 2
+
+
+@pytest.mark.parametrize(("answer", "outcome"), [("y", "success"), ("n", "denied")])
+def test_a_call_that_waits_is_asked_about(shell: Shell, answer: str, outcome: str) -> None:
+    with shell.terminal(
+        "chat", "-m", shell.script(DELETE, "So be it."), "-t", "tools.py", "-s", "s1"
+    ) as term:
+        term.say("Delete x")
+        term.until("run it?")
+        term.type("perhaps\n")
+        term.until("run it?")
+        term.type(f"{answer}\n")
+        term.until("So be it.")
+        term.until("> ")
+        term.press_ctrl_d()
+        assert term.wait() == 0
+    (result,) = (e for e in shell.ok("show", "s1", "--json").lines if e["kind"] == "tool_results")
+    assert result["payload"]["outcomes"][0]["status"] == outcome
+    assert (shell.folder / "effects.txt").exists() == (answer == "y")
+    assert "by tester" in shell.ok("show", "s1").out
+
+
+def test_deciding_later_leaves_and_the_next_chat_asks_again(shell: Shell) -> None:
+    with shell.terminal("chat", "-m", shell.script(DELETE), "-t", "tools.py", "-s", "s1") as terminal:
+        terminal.say("Delete x")
+        terminal.until("run it?")
+        terminal.type("l\n")
+        terminal.until("turnlog approve s1 CALL")
+        assert terminal.wait() == 3
+    with shell.terminal("chat", "-m", shell.script("Unused."), "-t", "tools.py", "-s", "s1") as terminal:
+        terminal.until("run it?")
+        terminal.type("a\n")
+        terminal.until("aborted the run")
+        terminal.until("> ")
+        terminal.press_ctrl_d()
+        assert terminal.wait() == 0
+    assert "run_ended            aborted" in shell.ok("show", "s1").out
+    assert not (shell.folder / "effects.txt").exists()
+
+
+def test_an_error_does_not_end_the_conversation(shell: Shell) -> None:
+    model = shell.script({"error": {"code": "ModelAuthError", "message": "no key"}}, "Now.")
+    with shell.terminal("chat", "-m", model) as terminal:
+        terminal.say("Hi")
+        terminal.until("ModelAuthError: no key")
+        terminal.say("And now?")
+        terminal.until("Now.")
+
+
+def _wait_for(shell: Shell, text: str) -> None:
+    deadline = time.monotonic() + PATIENCE
+    file = shell.folder / "effects.txt"
+    while not (file.exists() and text in file.read_text()):
+        assert time.monotonic() < deadline
+        time.sleep(0.02)

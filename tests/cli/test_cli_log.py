@@ -1,0 +1,201 @@
+"""Reading the log: sessions, show, context, replay, fork, export, import, verify, compact, purge, doctor."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from cli.shell import Shell
+from turnlog.contract import (
+    LoopLimits,
+    RetryPolicy,
+    RunStarted,
+    ToolPolicy,
+    user_message,
+)
+from turnlog.history import Session, open_store
+from turnlog.system import SystemClock, SystemIds
+
+ADD = {"text": "Let me add.", "toolCalls": [{"name": "add", "arguments": {"a": 1, "b": 2}}]}
+SECRET = "the walrus is Paul"
+
+
+@pytest.fixture(scope="module", params=["sqlite:log.db", "jsonl:logs"])
+def told(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Shell:
+    """A folder whose store holds session s1: two runs, one with a tool. Tests that write make their own."""
+    shell = Shell(tmp_path_factory.mktemp("told"), request.param)
+    shell.ok("run", "-m", shell.script(ADD, "The sum is 3."), "-t", "tools.py", "-s", "s1", "Add 1 and 2")
+    shell.ok("run", "-m", shell.script("Bye."), "-t", "tools.py", "-s", "s1", SECRET)
+    return shell
+
+
+def test_sessions(told: Shell) -> None:
+    info = next(info for info in told.ok("sessions", "--json").lines if info["sessionId"] == "s1")
+    assert info["entries"] == len(told.kinds("s1"))
+    assert told.ok("sessions").out.splitlines()[0].split()[:3] == ["session", "entries", "changed"]
+
+
+def test_show(told: Shell) -> None:
+    shown = told.ok("show", "s1").out.splitlines()
+    kinds = told.kinds("s1")
+    assert [line.split()[:2] for line in shown[:-1]] == [[str(n), kind] for n, kind in enumerate(kinds, 1)]
+    assert shown[-1].startswith(f"{len(kinds)} entries · completed")
+    assert told.ok("show", "s1", "--after", "14", "--json").lines[0]["seq"] == 15
+
+
+@pytest.mark.spec("C-2")
+def test_context_shows_what_the_model_saw(told: Shell) -> None:
+    first = told.ok("context", "s1", "--call", "1").out
+    assert "as recorded" in first
+    assert "Add 1 and 2" in first
+    assert "Let me add." not in first
+    last = told.ok("context", "s1", "--json").lines[0]
+    assert last["matches"] is True
+    assert [message["role"] for message in last["messages"]] == [
+        "user",
+        "assistant",
+        "tool",
+        "assistant",
+        "user",
+    ]
+    grown = told.ok("context", "s1", "--diff", "1", "3").out
+    assert "the wire only grew" in grown
+    assert f"+ user {SECRET}" in grown
+    assert "+ assistant Let me add. → add" in grown
+
+
+def test_replay(told: Shell) -> None:
+    assert told.ok("replay", "s1").out.startswith("identical: 16 entries, 2 runs, 3 contexts compared")
+    (report,) = told.ok("replay", "s1", "--json").lines
+    assert report["identical"] is True
+
+
+def test_fork(told: Shell) -> None:
+    assert told.ok("fork", "s1", "--at", "11", "--to", "named").out == "named\n"
+    name = told.ok("fork", "s1", "--json").lines[0]["sessionId"]
+    told.ok("run", "-m", told.script("Elsewhere."), "-t", "tools.py", "-s", name, "And now?")
+    assert len(told.kinds("s1")) == 16
+    assert "branch_summary" in told.kinds(name)
+    assert told.ok("verify", name).out.startswith("sound")
+    assert told.ok("replay", name).out.startswith("identical")
+
+
+@pytest.mark.spec("H-12")
+def test_export_and_import(told: Shell, tmp_path: Path) -> None:
+    (tmp_path / "other").mkdir()
+    for store in ("sqlite:other.db", "jsonl:other"):
+        other = Shell(tmp_path / "other", store)
+        other.write("s1.jsonl", told.ok("export", "s1").out)
+        assert other.ok("import", "s1.jsonl").out == "s1\n"
+        assert other.ok("export", "s1").out == told.ok("export", "s1").out
+        assert other.ok("replay", "s1").out.startswith("identical")
+    markdown = told.ok("export", "s1", "--format", "markdown").out
+    html = told.ok("export", "s1", "--format", "html").out
+    for text in (markdown, html):
+        for words in ("Add 1 and 2", "Let me add.", "The sum is 3.", SECRET):
+            assert words in text
+    done = told.ok("export", "s1", "--format", "html", "-o", "s1.html")
+    assert done.out == ""
+    assert (told.folder / "s1.html").read_text() == html
+
+
+def test_images_are_inside_the_html(shell: Shell) -> None:
+    dot = "iVBORw0KGgoAAAANSUhEUgAAAAEAAAABCAYAAAAfFcSJAAAADUlEQVR42mNk+M9QDwADhgGAWjR9awAAAABJRU5ErkJggg=="
+    shell.write(
+        "pictures.py",
+        f"""
+import base64
+from turnlog import tool
+
+@tool
+def look() -> bytes:
+    "Look."
+    return base64.b64decode("{dot}")
+""",
+    )
+    turns = ({"toolCalls": [{"name": "look"}]}, "A dot.")
+    shell.ok("run", "-m", shell.script(*turns), "-t", "pictures.py", "-s", "s1", "Look")
+    assert f"data:image/png;base64,{dot}" in shell.ok("export", "s1", "--format", "html").out
+
+
+def test_verify_finds_what_was_changed(tmp_path: Path) -> None:
+    shell = Shell(tmp_path, "jsonl:logs")
+    shell.ok("run", "-m", shell.script("Yes."), "-s", "s1", "May I have 10 apples?")
+    assert shell.ok("verify", "s1").out.startswith("sound")
+    file = shell.folder / "logs" / "s1.jsonl"
+    file.write_bytes(file.read_bytes().replace(b"10 apples", b"99 apples"))
+    found = shell("verify", "s1")
+    assert found.code == 1
+    assert found.err.startswith("entry 3: ")
+    assert shell("verify", "s1", "--json").lines[0]["seq"] == 3
+
+
+async def test_replay_shows_the_first_difference(shell: Shell) -> None:
+    """A log whose chain is sound, but the loop would have written it otherwise: the input has no grains."""
+    store = open_store(f"sqlite:{shell.folder / 'log.db'}")
+    session = await Session.open(store, "odd", clock=SystemClock(), ids=SystemIds())
+    session.start_run("r", RunStarted(limits=LoopLimits(), tool_policy=ToolPolicy(), retry=RetryPolicy()))
+    session.append_model_input(user_message("Hi"))
+    await session.commit()
+    await store.close()
+    assert shell.ok("verify", "odd").out.startswith("sound")
+    done = shell("replay", "odd")
+    assert done.code == 1
+    assert done.err.startswith("different at entry 3 (model_input):\n")
+    assert '+      "gist": [' in done.err
+    (report,) = shell("replay", "odd", "--json").lines
+    assert (report["identical"], report["seq"]) == (False, 3)
+
+
+def test_compact(told: Shell) -> None:
+    folded = told.ok("fork", "s1", "--json").lines[0]["sessionId"]
+    assert told.ok("compact", folded).out.startswith("folded: ")
+    assert told.kinds(folded)[-1] == "fold"
+    assert "nothing to fold" in told.ok("compact", folded).err
+    recapped = told.ok("fork", "s1", "--json").lines[0]["sessionId"]
+    told.ok("compact", recapped, "-m", told.script("We added 1 and 2."))
+    assert "compaction_summary" in told.kinds(recapped)
+    failed = told("compact", "s1", "-m", told.script({"error": {"code": "ModelAuthError", "message": "no"}}))
+    assert failed.code == 1
+    assert failed.err.startswith("ContextCompactionFailed: ")
+    assert len(told.kinds("s1")) == 16
+
+
+@pytest.mark.spec("H-9")
+def test_purge(any_shell: Shell) -> None:
+    shell = any_shell
+    shell.ok("run", "-m", shell.script("Is he?"), "-s", "s1", SECRET)
+    declined = shell("purge", "s1", "3", stdin="n\n")
+    assert (declined.code, "nothing was erased" in declined.err) == (1, True)
+    done = shell.ok("purge", "s1", "3", "--yes", "--reason", "private", "--by", "ann")
+    assert done.out.startswith("erased; logged as entry ")
+    for path in shell.folder.rglob("*"):
+        if path.is_file() and path.name != "tools.py":
+            assert SECRET.encode() not in path.read_bytes(), path
+    for command in (["show", "s1"], ["export", "s1"], ["context", "s1"]):
+        assert SECRET not in shell.ok(*command).out
+    assert shell.ok("verify", "s1").out.startswith("sound")
+
+
+def test_doctor(shell: Shell) -> None:
+    assert "store" in shell.ok("doctor").out
+    shell.write("broken.db", "not a database, and longer than a header would be" * 20)
+    broken = shell("doctor", "--store", "sqlite:broken.db", "--json")
+    assert broken.code == 1
+    (row,) = (row for row in broken.lines if row["name"] == "store")
+    assert row["ok"] is False
+    assert "is not an SQLite database" in row["detail"]
+    key = shell("doctor", env={"OPENAI_API_KEY": "sk-very-secret-0123456789"})
+    assert "very-secret" not in key.out + key.err
+
+
+@pytest.mark.parametrize("command", ["show", "sessions", "export", "context"])
+def test_a_reader_that_has_seen_enough(told: Shell, command: str) -> None:
+    process = told.start(command, *(["s1"] if command != "sessions" else []))
+    assert process.stdout is not None and process.stderr is not None
+    process.stdout.close()
+    complaint = process.stderr.read()
+    process.stderr.close()
+    process.wait()
+    assert complaint == b""
