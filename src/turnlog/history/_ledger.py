@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple
 
 import msgspec
 
@@ -12,37 +13,27 @@ from ..contract import (
     ApprovalDecidedEntry,
     ApprovalRequested,
     ApprovalRequestedEntry,
-    BranchSummaryEntry,
     CompactionSummaryEntry,
-    CustomEntry,
-    DeltaBatchEntry,
     Entry,
     ErrorInfo,
-    FoldEntry,
     JsonObject,
     Message,
     ModelCallFailedEntry,
     ModelCallStartedEntry,
-    ModelChangeEntry,
-    ModelInputEntry,
     ModelOutput,
     ModelOutputEntry,
-    PurgeEntry,
-    RedactionEntry,
     RunEndedEntry,
     RunStartedEntry,
     RunStatus,
-    RuntimeInitEntry,
     SessionHeaderEntry,
     SystemPromptEntry,
     TokenUsage,
     ToolCall,
+    ToolCallPart,
     ToolResults,
     ToolResultsEntry,
-    ToolsChangeEntry,
     ToolStarted,
     ToolStartedEntry,
-    WidgetEventEntry,
 )
 
 
@@ -61,6 +52,8 @@ class Ledger:
     __slots__ = (
         "_added_calls",
         "_added_runs",
+        "_unsummed",
+        "_usage",
         "calls",
         "current_run",
         "last_error",
@@ -73,7 +66,6 @@ class Ledger:
         "status",
         "system_instruction",
         "title",
-        "usage",
     )
     _SCALARS = (
         "current_run",
@@ -83,7 +75,7 @@ class Ledger:
         "status",
         "system_instruction",
         "title",
-        "usage",
+        "_usage",
     )
 
     def __init__(self) -> None:
@@ -95,7 +87,8 @@ class Ledger:
         self.current_run: str | None = None
         self.status: RunStatus = "idle"
         self.last_error: ErrorInfo | None = None
-        self.usage: TokenUsage | None = None
+        self._usage: TokenUsage | None = None
+        self._unsummed: list[object] = []
         self.system_instruction: str | None = None
         self.title: str | None = None
         self.metadata: JsonObject = {}
@@ -106,12 +99,14 @@ class Ledger:
     def mark(self) -> Mark:
         self._added_calls.clear()
         self._added_runs.clear()
+        _ = self.usage  # summed up, so that going back is to put the sum back
         scalars = tuple(getattr(self, name) for name in self._SCALARS)
         return Mark(dict(self.open_calls), dict(self.started), dict(self.pending), scalars)
 
     def go_back(self, mark: Mark) -> None:
         self.calls.difference_update(self._added_calls)
         self.runs.difference_update(self._added_runs)
+        self._unsummed.clear()
         self.open_calls = dict(mark.open_calls)
         self.started = dict(mark.started)
         self.pending = dict(mark.pending)
@@ -119,81 +114,36 @@ class Ledger:
             setattr(self, name, value)
 
     def apply(self, entry: Entry) -> None:
-        match entry:
-            case ModelOutputEntry():
-                self._apply_output(entry.payload)
-            case ToolResultsEntry():
-                for outcome in entry.payload.outcomes:
-                    self._close_call(outcome.tool_call_id)
-                if not self.open_calls:
-                    self.status = "model_running" if self.current_run else "idle"
-            case ToolStartedEntry():
-                self.started[entry.payload.tool_call_id] = entry.payload.attempt
-                self.status = "tool_running"
-            case ApprovalRequestedEntry():
-                self.pending[entry.payload.tool_call_id] = entry.payload
-                self.status = "awaiting_human"
-            case ApprovalDecidedEntry():
-                self.pending.pop(entry.payload.tool_call_id, None)
-                if not self.pending:
-                    self.status = "tool_running"
-            case ModelCallStartedEntry():
-                self.status = "model_running"
-            case ModelCallFailedEntry():
-                self.last_error = entry.payload.error
-                self._add_usage(entry.payload.usage)
-            case RunStartedEntry():
-                self.current_run = entry.run_id
-                if entry.run_id is not None:
-                    self.runs.add(entry.run_id)
-                    self._added_runs.append(entry.run_id)
-                self.status, self.last_error = "preparing", None
-            case RunEndedEntry():
-                self.current_run = None
-                self.status, self.last_error = entry.payload.status, entry.payload.error
-                self.pending = {}
-            case SessionHeaderEntry():
-                header = entry.payload
-                self.schema_version = header.schema_version
-                self.title = header.title if header.title is not None else self.title
-                self.metadata = {**self.metadata, **(header.metadata or {})}
-            case SystemPromptEntry():
-                self.system_instruction = entry.payload.text
-            case CompactionSummaryEntry():
-                self._add_usage(entry.payload.usage)
-            case (
-                ModelInputEntry()
-                | ToolsChangeEntry()
-                | ModelChangeEntry()
-                | RuntimeInitEntry()
-                | WidgetEventEntry()
-                | FoldEntry()
-                | BranchSummaryEntry()
-                | RedactionEntry()
-                | PurgeEntry()
-                | DeltaBatchEntry()
-                | CustomEntry()
-            ):
-                pass
+        step = STEPS[entry.kind]
+        if step is not None:
+            step(self, entry)
 
-    def _apply_output(self, output: ModelOutput) -> None:
-        for part in output.message.tool_calls:
+    @property
+    def usage(self) -> TokenUsage | None:
+        """The sum over all model calls; what came since it was last asked for is added now."""
+        if self._unsummed:
+            for found in self._unsummed:
+                if (used := read_usage(found)) is not None:
+                    self._usage = used if self._usage is None else self._usage + used
+            self._unsummed.clear()
+        return self._usage
+
+    def add_usage(self, usage: object) -> None:
+        if usage:
+            self._unsummed.append(usage)
+
+    def add_calls(self, calls: Sequence[ToolCallPart]) -> None:
+        for part in calls:
             call = part.payload
             self.calls.add(call.tool_call_id)
             self._added_calls.append(call.tool_call_id)
             self.open_calls[call.tool_call_id] = call
-            self.status = "tool_running"
-        self._add_usage(usage_of(output.message))
-        self.last_error = None
 
-    def _close_call(self, call_id: str) -> None:
-        self.open_calls.pop(call_id, None)
-        self.started.pop(call_id, None)
-        self.pending.pop(call_id, None)
-
-    def _add_usage(self, usage: TokenUsage | None) -> None:
-        if usage is not None:
-            self.usage = usage if self.usage is None else self.usage + usage
+    def add_run(self, run_id: str | None) -> None:
+        self.current_run = run_id
+        if run_id is not None:
+            self.runs.add(run_id)
+            self._added_runs.append(run_id)
 
     # What may come next
 
@@ -310,9 +260,12 @@ def check_input(message: Message) -> None:
 
 def usage_of(message: Message) -> TokenUsage | None:
     """The usage an assembled answer carries in its meta; None where there is none that can be read."""
-    found = (message.meta or {}).get("usage")
-    if not found:
-        return None
+    return read_usage((message.meta or {}).get("usage"))
+
+
+def read_usage(found: object) -> TokenUsage | None:
+    if found is None or isinstance(found, TokenUsage):
+        return found
     try:
         return msgspec.convert(found, TokenUsage)
     except msgspec.ValidationError:
@@ -328,3 +281,102 @@ def _goes_on(output: ModelOutput) -> bool:
 
 def invalid(message: str) -> AgentError:
     return AgentError("InvalidEntry", message)
+
+
+def _on_output(ledger: Ledger, entry: ModelOutputEntry) -> None:
+    message = entry.payload.message
+    if calls := message.tool_calls:
+        ledger.add_calls(calls)
+        ledger.status = "tool_running"
+    if message.meta:
+        ledger.add_usage(message.meta.get("usage"))
+    ledger.last_error = None
+
+
+def _on_results(ledger: Ledger, entry: ToolResultsEntry) -> None:
+    for outcome in entry.payload.outcomes:
+        id = outcome.tool_call_id
+        ledger.open_calls.pop(id, None)
+        ledger.started.pop(id, None)
+        ledger.pending.pop(id, None)
+    if not ledger.open_calls:
+        ledger.status = "model_running" if ledger.current_run else "idle"
+
+
+def _on_tool_started(ledger: Ledger, entry: ToolStartedEntry) -> None:
+    ledger.started[entry.payload.tool_call_id] = entry.payload.attempt
+    ledger.status = "tool_running"
+
+
+def _on_approval_requested(ledger: Ledger, entry: ApprovalRequestedEntry) -> None:
+    ledger.pending[entry.payload.tool_call_id] = entry.payload
+    ledger.status = "awaiting_human"
+
+
+def _on_approval_decided(ledger: Ledger, entry: ApprovalDecidedEntry) -> None:
+    ledger.pending.pop(entry.payload.tool_call_id, None)
+    if not ledger.pending:
+        ledger.status = "tool_running"
+
+
+def _on_call_started(ledger: Ledger, entry: ModelCallStartedEntry) -> None:
+    ledger.status = "model_running"
+
+
+def _on_call_failed(ledger: Ledger, entry: ModelCallFailedEntry) -> None:
+    ledger.last_error = entry.payload.error
+    ledger.add_usage(entry.payload.usage)
+
+
+def _on_run_started(ledger: Ledger, entry: RunStartedEntry) -> None:
+    ledger.add_run(entry.run_id)
+    ledger.status, ledger.last_error = "preparing", None
+
+
+def _on_run_ended(ledger: Ledger, entry: RunEndedEntry) -> None:
+    ledger.current_run = None
+    ledger.status, ledger.last_error = entry.payload.status, entry.payload.error
+    ledger.pending = {}
+
+
+def _on_header(ledger: Ledger, entry: SessionHeaderEntry) -> None:
+    header = entry.payload
+    ledger.schema_version = header.schema_version
+    ledger.title = header.title if header.title is not None else ledger.title
+    ledger.metadata = {**ledger.metadata, **(header.metadata or {})}
+
+
+def _on_system_prompt(ledger: Ledger, entry: SystemPromptEntry) -> None:
+    ledger.system_instruction = entry.payload.text
+
+
+def _on_compaction(ledger: Ledger, entry: CompactionSummaryEntry) -> None:
+    ledger.add_usage(entry.payload.usage)
+
+
+STEPS: dict[str, Callable[[Ledger, Any], None] | None] = {
+    "session_header": _on_header,
+    "run_started": _on_run_started,
+    "run_ended": _on_run_ended,
+    "model_input": None,
+    "model_call_started": _on_call_started,
+    "model_call_failed": _on_call_failed,
+    "model_output": _on_output,
+    "tools_change": None,
+    "tool_started": _on_tool_started,
+    "tool_results": _on_results,
+    "approval_requested": _on_approval_requested,
+    "approval_decided": _on_approval_decided,
+    "model_change": None,
+    "runtime_init": None,
+    "system_prompt": _on_system_prompt,
+    "widget_event": None,
+    "fold": None,
+    "compaction_summary": _on_compaction,
+    "branch_summary": None,
+    "redaction": None,
+    "purge": None,
+    "delta_batch": None,
+    "custom": None,
+}
+"""What each kind does to the sums. A table and not a match: a long log goes through it entry by entry."""

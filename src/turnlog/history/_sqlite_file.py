@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, Literal, Protocol, cast
 
@@ -18,6 +18,8 @@ _DIALECT = {"serial": "INTEGER PRIMARY KEY", "place": "INTEGER PRIMARY KEY", "by
 
 
 class Rows(Protocol):
+    def __iter__(self) -> Iterator[Any]: ...
+
     def fetchone(self) -> Any: ...
 
     def fetchall(self) -> list[Any]: ...

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Generator, Iterable, Iterator
+from contextlib import contextmanager
+from functools import partial
+from itertools import chain
 from typing import Any
 
 from ..contract import AgentError, Entry, SessionInfo, StoredEntry, Tail
 from . import _sql
 from ._base import not_found
 from ._sqlite_file import Connection, load_apsw, open_reader, translate
-from ._upcast import decode_log, first_version_is_current
+from ._upcast import decode_rows, first_version_is_current
 
 _abandoned: list[Any] = []
 """Connections of a parent process: closing one in the child could release the parent's locks."""
@@ -32,8 +35,8 @@ class Reader:
             head = self._rows(session_id, _sql.READ_BODIES, 0, 1)
             if head and not first_version_is_current(head[0][0]):
                 return self.load(session_id, 0)[after:]
-        bodies = [row[0] for row in self._rows(session_id, _sql.READ_BODIES, after, None)]
-        return decode_log(session_id, bodies, after=after)
+        with self._translated():
+            return decode_rows(session_id, partial(self._bodies, session_id, after), after=after)
 
     def tail(self, session_id: str) -> Tail | None:
         row = self._one(_sql.FIND_SESSION, (session_id,))
@@ -70,14 +73,22 @@ class Reader:
         _abandoned.append(self._connection)
         self._connection = None
 
+    def _bodies(self, session_id: str, after: int) -> Iterable[tuple[bytes]]:
+        spans = self._spans(session_id, after, None)
+        return chain.from_iterable(self._execute(_sql.READ_BODIES, span) for span in spans)
+
     def _rows(self, session_id: str, sql: str, after: int, upto: int | None) -> list[Any]:
         rows: list[Any] = []
+        for span in self._spans(session_id, after, upto):
+            rows += self._all(sql, span)
+        return rows
+
+    def _spans(self, session_id: str, after: int, upto: int | None) -> Iterator[tuple[int, int]]:
         last = _sql.LAST_SEQ if upto is None else upto
         for key, first, end in self._segments(session_id):
             low, high = max(after, first), min(last, end)
             if low < high:
-                rows += self._all(sql, (_sql.place(key, low), _sql.place(key, high)))
-        return rows
+                yield _sql.place(key, low), _sql.place(key, high)
 
     def _segments(self, session_id: str) -> Iterator[tuple[int, int, int]]:
         """(session key, after, up to) of each log that this session's log is made of, oldest first."""
@@ -108,12 +119,20 @@ class Reader:
         return found[0] if found else None
 
     def _all(self, sql: str, values: tuple[Any, ...]) -> list[Any]:
+        with self._translated():
+            return list(self._execute(sql, values))
+
+    def _execute(self, sql: str, values: tuple[Any, ...]) -> Iterable[Any]:
         if self._connection is None:
             self._connection = open_reader(self._path, self._busy_timeout)
             if self._connection is None:
-                return []
+                return ()
+        return self._connection.execute(sql, values)
+
+    @contextmanager
+    def _translated(self) -> Generator[None]:
         try:
-            return self._connection.execute(sql, values).fetchall()
+            yield
         except load_apsw().Error as error:
             raise translate(error, self._path, "read") from error
 

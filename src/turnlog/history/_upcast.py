@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import cache
 from typing import Any
 
@@ -17,7 +17,6 @@ from ..contract import (
     decode,
     encode,
 )
-from ..system import bulk
 
 Upcaster = Callable[[str, JsonObject], JsonObject]
 """(kind, payload of version n) in, payload of version n + 1 out. The envelope around it never changes."""
@@ -89,28 +88,41 @@ def decode_log(session_id: str, bodies: Sequence[bytes], *, after: int = 0) -> l
     A header applies to itself and to what follows it, up to the next header: a session that is continued
     by a newer version gets a header of that version first.
     """
-    if not bodies:
-        return []
-    version = SCHEMA_VERSION if after else _checked_version(session_id, header_version(bodies[0]))
-    if version == SCHEMA_VERSION:
-        entries = _decode_current(session_id, bodies, after)
-    else:
-        entries = _decode_old(session_id, bodies, version)
-    if entries[-1].seq != after + len(entries):
+    return decode_rows(session_id, lambda: zip(bodies, strict=False), after=after)
+
+
+def decode_rows(
+    session_id: str, fetch: Callable[[], Iterable[tuple[bytes]]], *, after: int = 0
+) -> list[Entry]:
+    """The same over rows of one column as they come from a database; ``fetch`` may be called twice."""
+    entries = _decode_current(fetch())
+    if entries is None:
+        entries = _decode_slowly(session_id, [body for (body,) in fetch()], after)
+    if entries and entries[-1].seq != after + len(entries):
         _refuse_gap(session_id, entries, after)
     return entries
 
 
-def _decode_current(session_id: str, bodies: Sequence[bytes], after: int) -> list[Entry]:
+def _decode_current(rows: Iterable[tuple[bytes]]) -> list[Entry] | None:
+    """The fast road, for logs that are sound and of this version throughout; None for others."""
     read = _decoder()
     try:
-        with bulk():
-            entries = [read(body) for body in bodies]
+        entries = [read(row[0]) for row in rows]
     except Exception:  # whatever it was, the slow road names the entry
-        entries = [_decode_one(session_id, body, after + place) for place, body in enumerate(bodies, 1)]
+        return None
     for entry in entries:
-        if isinstance(entry, SessionHeaderEntry):
-            _checked_version(session_id, entry.payload.schema_version)
+        if type(entry) is SessionHeaderEntry and entry.payload.schema_version != SCHEMA_VERSION:
+            return None
+    return entries
+
+
+def _decode_slowly(session_id: str, bodies: Sequence[bytes], after: int) -> list[Entry]:
+    entries: list[Entry] = []
+    version = SCHEMA_VERSION
+    for place, body in enumerate(bodies, after + 1):
+        if _HEADER in body[:200]:
+            version = _checked_version(session_id, header_version(body))
+        entries.append(_decode_one(session_id, upcast(body, version), place))
     return entries
 
 
@@ -130,15 +142,6 @@ def _decode_one(session_id: str, body: bytes, seq: int) -> Entry:
             cause=error,
             meta={"session_id": session_id, "seq": seq},
         ) from error
-
-
-def _decode_old(session_id: str, bodies: Sequence[bytes], version: int) -> list[Entry]:
-    entries: list[Entry] = []
-    for place, body in enumerate(bodies, 1):
-        if _HEADER in body[:200]:
-            version = _checked_version(session_id, header_version(body))
-        entries.append(_decode_one(session_id, upcast(body, version), place))
-    return entries
 
 
 def upcast(body: bytes, version: int) -> bytes:
