@@ -225,6 +225,13 @@ async def test_the_session_names_the_cached_prefix() -> None:
     check_official(body)
 
 
+@pytest.mark.spec("P-2")
+async def test_a_provider_that_refuses_what_it_does_not_have() -> None:
+    metadata = RequestMetadata(session_id="s1", run_id="r")
+    body = (await sent(base_url="https://api.groq.com/openai/v1", request_metadata=metadata))[1]
+    assert not {"include", "prompt_cache_key"} & set(body)
+
+
 @pytest.mark.spec("L-10")
 async def test_a_format_for_the_answer() -> None:
     flat = {"type": "json_schema", "name": "n", "schema": STRICT, "strict": True}

@@ -16,10 +16,8 @@ from ..openai_chat._windows import window_of
 from ._config import OpenAIResponsesConfig
 from ._input import Form
 from ._items import FAMILY
-from ._request import RequestBuilder
+from ._request import OFFICIAL, RequestBuilder
 from ._stream import ResponsesReader
-
-_OFFICIAL = frozenset({"openai", "azure"})
 
 
 class OpenAIResponsesModel(HttpModel):
@@ -50,7 +48,7 @@ class OpenAIResponsesModel(HttpModel):
         return responses.with_streaming_response.create if responses is not None else None
 
     def _check_config(self, config: OpenAIResponsesConfig) -> None:
-        if config.stop_sequences and self._quirks(config).provider in _OFFICIAL:
+        if config.stop_sequences and self._quirks(config).provider in OFFICIAL:
             raise AgentError(
                 "ConfigInvalid",
                 "stop_sequences: the Responses API of OpenAI and Azure has none; leave them out, "
@@ -86,7 +84,7 @@ class OpenAIResponsesModel(HttpModel):
         base = self._url(config)
         quirks = quirks_of(base, config.model_id)
         form = _form(base, config, quirks)
-        body, digest = self._builder.build(request, form, quirks.provider in _OFFICIAL)
+        body, digest = self._builder.build(request, form, quirks.provider)
         reader = ResponsesReader(
             config.model_id,
             names=ToolNames(request.tool_specs),
@@ -126,7 +124,7 @@ class OpenAIResponsesModel(HttpModel):
 
 
 def _form(base: str, config: OpenAIResponsesConfig, quirks: Quirks) -> Form:
-    official = quirks.provider in _OFFICIAL
+    official = quirks.provider in OFFICIAL
     return Form(
         host=urlsplit(base).hostname or "",
         model=config.model_id,

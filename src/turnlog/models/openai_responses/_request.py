@@ -22,6 +22,12 @@ _ENCRYPTED = "reasoning.encrypted_content"
 _LONGEST_CACHE_KEY = 64
 _NO_INPUT = b'{"role":"user","content":"Begin."}'
 
+OFFICIAL = frozenset({"openai", "azure"})
+"""Providers whose own rules hold for the names of models."""
+
+_SPARE = frozenset({"groq"})
+"""Providers that refuse a request for thoughts or a name for its cache."""
+
 _NEVER_THINKS = re.compile(r"gpt-(3|4)|chatgpt|gpt-5.*chat|ft:gpt-(3|4)")
 """Models that refuse to be asked for encrypted thoughts, at OpenAI and Azure."""
 
@@ -40,8 +46,8 @@ class RequestBuilder:
         self._cache = WireCache()
         self._tools: tuple[tuple[ToolSpec, ...], list[JsonObject] | None, bytes] = ((), None, b"")
 
-    def build(self, request: ModelRequest, form: Form, official: bool) -> tuple[bytes, str]:
-        """(the body, the digest of what precedes the answer). ``official``: OpenAI's own rules hold."""
+    def build(self, request: ModelRequest, form: Form, provider: str) -> tuple[bytes, str]:
+        """(the body, the digest of what precedes the answer)."""
         config: OpenAIResponsesConfig = request.config
         extra: JsonObject = {**request.params, **(config.extra_body or {})}
         tools = self._encode_tools(request.tool_specs, config.server_tools)
@@ -53,7 +59,7 @@ class RequestBuilder:
             _json(instructions) + tools,
         )
         items = wire.data or _NO_INPUT
-        fields = _fields(config, request, official)
+        fields = _fields(config, request, provider)
         fields = {name: value for name, value in fields.items() if value is not None and name not in extra}
         if "input" in extra or "tools" in extra:  # someone's own words replace ours
             fields["input"] = msgspec.Raw(b"[%b]" % items)
@@ -85,15 +91,15 @@ def _tool(spec: ToolSpec) -> JsonObject:
     }
 
 
-def _fields(config: OpenAIResponsesConfig, request: ModelRequest, official: bool) -> JsonObject:
-    sampled = not official or _takes_temperature(config)
+def _fields(config: OpenAIResponsesConfig, request: ModelRequest, provider: str) -> JsonObject:
+    sampled = provider not in OFFICIAL or _takes_temperature(config)
     reasoning = {"effort": config.reasoning_effort, "summary": config.reasoning_summary}
     text = {"format": _format(config.response_format), "verbosity": config.verbosity}
     fields: JsonObject = {
         "model": config.model_id,
         "stream": True,
         "store": config.store,
-        "include": _include(config, official) or None,
+        "include": _include(config, provider) or None,
         "instructions": request.system_prompt or None,
         "max_output_tokens": config.max_tokens,
         "temperature": config.temperature if sampled else None,
@@ -111,7 +117,7 @@ def _fields(config: OpenAIResponsesConfig, request: ModelRequest, official: bool
         fields["tool_choice"] = _choice(request.tool_choice)
         fields["parallel_tool_calls"] = config.parallel_tool_calls
     cache = config.cache_config
-    if cache is None or cache.strategy == "auto":
+    if provider not in _SPARE and (cache is None or cache.strategy == "auto"):
         fields["prompt_cache_key"] = _cache_key(request.metadata.session_id)
         fields["prompt_cache_retention"] = cache.ttl if cache else None
     return fields
@@ -123,11 +129,12 @@ def _takes_temperature(config: OpenAIResponsesConfig) -> bool:
     return config.reasoning_effort == "none" and bool(_THINKS_AT_WILL.match(config.model_id))
 
 
-def _include(config: OpenAIResponsesConfig, official: bool) -> list[str]:
+def _include(config: OpenAIResponsesConfig, provider: str) -> list[str]:
     asked = list(config.include or ())
     wanted = config.encrypted_reasoning
     if wanted is None:
-        wanted = not config.store and not (official and _NEVER_THINKS.match(config.model_id))
+        refused = provider in OFFICIAL and _NEVER_THINKS.match(config.model_id)
+        wanted = not config.store and not refused and provider not in _SPARE
     if wanted and _ENCRYPTED not in asked:
         asked.append(_ENCRYPTED)
     return asked
