@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from ._loopback import Loopback, LoopbackAnswer, LoopbackRequest
     from ._model_cases import CaseCall, ModelCase, ModelReport, Wired
     from ._model_checks import check_model
+    from ._request_rules import check_request
     from ._session_checks import OutsideRecord, check_session
     from ._store_checks import check_store
     from ._time import FixedClock, VirtualClock
@@ -43,6 +44,7 @@ __all__ = [
     "VirtualClock",
     "Wired",
     "check_model",
+    "check_request",
     "check_session",
     "check_store",
     "check_trace",
@@ -72,6 +74,7 @@ _HOMES: dict[str, str] = {
     "VirtualClock": "turnlog.testing._time",
     "Wired": "turnlog.testing._model_cases",
     "check_model": "turnlog.testing._model_checks",
+    "check_request": "turnlog.testing._request_rules",
     "check_session": "turnlog.testing._session_checks",
     "check_store": "turnlog.testing._store_checks",
     "check_trace": "turnlog.testing._golden",
