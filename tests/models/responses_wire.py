@@ -229,6 +229,30 @@ def results(*given: ToolResultPart | tuple[str, Any]) -> Message:
     return Message(run_id="r", role="tool", parts=list(parts), timestamp="t")
 
 
+# ── what was heard ──
+
+
+def made(heard: Heard) -> list[tuple[str, str]]:
+    assert heard.error is None, heard.error
+    return [
+        (part.payload.tool_name, part.payload.raw_args_text)
+        for part in heard.parts
+        if isinstance(part, ToolCallPart)
+    ]
+
+
+def said(heard: Heard) -> list[tuple[str, str]]:
+    """(kind, text) of what is not empty."""
+    assert heard.error is None, heard.error
+    return [(kind, text) for kind, text, _ in heard.shape if text]
+
+
+def without(events: list[dict[str, Any]], *fields: str, kinds: str = "") -> list[dict[str, Any]]:
+    """Events without some of their fields, and without the kinds whose name holds ``kinds``."""
+    left = [one for one in events if not kinds or kinds not in one["type"]]
+    return [{name: value for name, value in one.items() if name not in fields} for one in left]
+
+
 # ── requests ──
 
 OFFICIAL: TypeAdapter[Any] = TypeAdapter(ResponseCreateParamsStreaming)
