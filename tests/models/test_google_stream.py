@@ -405,6 +405,11 @@ async def test_an_array_that_was_never_closed() -> None:
         assert heard.error is not None and heard.error.retryable, at
 
 
+async def test_a_proxy_that_says_it_is_done() -> None:
+    heard = await hear(done({"text": "all"}) + b"data: [DONE]\n\n")
+    assert (heard.shape, heard.finish) == ([("text", "all", None)], "stop")
+
+
 async def test_a_whole_answer() -> None:
     heard = await hear(LoopbackAnswer.json(piece({"text": "all"}, finish="STOP")))
     assert (heard.shape, heard.finish) == ([("text", "all", None)], "stop")

@@ -82,6 +82,8 @@ def read_pieces(data: bytes) -> Iterator[tuple[Piece, bytes]]:
     if data.lstrip()[:1] != b"[":
         yield _read(data), data
         return
+    if data.strip() == b"[DONE]":  # proxies that speak other protocols too say so
+        return
     try:
         items = _decode_list(data)
     except _UNREADABLE as error:
