@@ -137,7 +137,7 @@ async def test_a_spinning_loop_is_named() -> None:
     stop = False
 
     async def spin() -> None:
-        while not stop:
+        while not stop:  # noqa: ASYNC110  (it is the spinning that is tested)
             await asyncio.sleep(0)
 
     task = asyncio.create_task(spin())
