@@ -163,6 +163,39 @@ async def test_a_decision_waits_until_the_calls_beside_it_are_done() -> None:
     assert (await replay(stage.store, SESSION)).identical
 
 
+@pytest.mark.spec("A-2", "H-4")
+async def test_a_decision_waits_for_an_approved_call_that_runs() -> None:
+    stage = Stage()
+    gate, started = asyncio.Event(), asyncio.Event()
+
+    @tool(timeout=None, requires_approval=True)
+    async def slow() -> str:
+        """Take long."""
+        started.set()
+        await gate.wait()
+        return "done"
+
+    turn = Turn(tool_calls=[call("slow"), call("send", to="bob", text="x")])
+    agent = stage.agent([turn, "Both."], tools=[slow, *stage.tools()])
+    await agent.run("Go.", session=SESSION)
+    asked = [
+        e.payload.tool_call_id for e in await stage.store.load(SESSION) if e.kind == "approval_requested"
+    ]
+    await agent.decide(SESSION, asked[0], "approve", by="carol")
+    going = asyncio.create_task(agent.resume(SESSION))
+    await started.wait()
+    with pytest.raises(AgentError) as busy:
+        await agent.decide(SESSION, asked[1], "approve", by="carol")
+    assert busy.value.code == "SessionBusy"
+    gate.set()
+    result = await going
+    assert result is not None and result.status == "awaiting_human"
+    await agent.decide(SESSION, asked[1], "approve", by="carol")
+    result = await agent.resume(SESSION)
+    assert result is not None and result.status == "completed"
+    assert await outcomes(stage) == ["success", "success"]
+
+
 @pytest.mark.spec("L-7", "T-3")
 async def test_an_abort_reaches_a_tool_that_is_asked_what_became_of_a_call() -> None:
     stage = Stage()

@@ -40,7 +40,11 @@ async def record_decision(
         raise AgentError(
             "ApprovalInvalid", f"call {tool_call_id} does not wait for a decision; waiting: {waiting}"
         )
-    going = [c.call.tool_call_id for c in state.open_calls if not c.awaits_human and c.decided is None]
+    going = [
+        c.call.tool_call_id
+        for c in state.open_calls
+        if not c.awaits_human and (c.may_have_run or c.decided is None)
+    ]
     if going:
         # Whoever runs these expects to write next: a decision in between would cost it their results.
         raise AgentError(
