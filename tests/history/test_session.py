@@ -345,6 +345,35 @@ def _usage(given: int, made: int, cost: float) -> dict[str, Any]:
     return {"inputTokens": given, "outputTokens": made, "totalTokens": given + made, "cost": cost}
 
 
+class _Unread(list[Any]):
+    """A log that lets nobody walk through it."""
+
+    def __iter__(self) -> Any:
+        raise AssertionError("the whole log was read")
+
+
+@pytest.mark.spec("H-3")
+async def test_an_append_costs_the_same_however_long_the_log_is() -> None:
+    session = await open_session(MemoryStore())
+    session.start_run("run_1", STARTED)
+    for number in range(300):
+        session.append_model_input(user_message(f"{number}"))
+        session.append_model_output(answer(call(f"c{number}")))
+        session.append_tool_results(results((f"c{number}", "ok")))
+    await session.commit()
+    assert len(session.messages) == 900
+    session._entries = _Unread(session._entries)
+    session.append_model_input(user_message("more"))
+    with pytest.raises(AgentError, match="already used"):
+        session.append_model_output(answer(call("c7")))
+    session.append_model_output(answer(call("c300")))
+    session.append_tool_results(results(("c300", "ok")))
+    session.redact([session.entries[3].id])
+    await session.commit()
+    assert session.state().status == "model_running"
+    assert len(session.entries) == 906
+
+
 @pytest.mark.spec("H-14")
 async def test_the_system_instruction_stands_in_an_empty_session_too(session: Session) -> None:
     session.set_system_instruction("first")

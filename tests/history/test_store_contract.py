@@ -10,7 +10,7 @@ import pytest
 
 from turnlog.contract import AgentError, Store
 from turnlog.history import MemoryStore, open_store
-from turnlog.testing import FaultStore, check_store
+from turnlog.testing import FaultStore, FixedClock, check_store
 
 
 def _opens(url: str) -> Callable[[], Store]:
@@ -96,6 +96,24 @@ class _KeepsBlobs(MemoryStore):
 async def test_the_suite_finds_a_broken_store(broken: type[Store], check: str) -> None:
     with pytest.raises(AssertionError, match=f"^{check}: "):
         await check_store(broken)
+
+
+@pytest.mark.parametrize("url", ["memory:", "jsonl:{}/logs", "sqlite:{}/log.db"])
+async def test_leases_are_measured_by_the_clock_that_is_given(url: str, tmp_path: Path) -> None:
+    clock = FixedClock()
+    store = open_store(url.format(tmp_path), clock=clock)
+    lease = await store.claim("s1", owner="a", ttl=30)
+    clock.advance(29)
+    with pytest.raises(AgentError, match="SessionBusy") as error:
+        await store.claim("s1", owner="b", ttl=30)
+    assert 0 < (error.value.retry_after or 0) < 2
+    await store.renew(lease)
+    clock.advance(29)
+    with pytest.raises(AgentError, match="SessionBusy"):
+        await store.claim("s1", owner="b", ttl=30)
+    clock.advance(2)
+    assert (await store.claim("s1", owner="b", ttl=30)).epoch == lease.epoch + 1
+    await store.close()
 
 
 def test_urls(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from ._jsonl import JsonlStore
     from ._markdown import render_markdown
     from ._memory import MemoryStore
+    from ._postgres import PostgresStore
     from ._purge import purge
     from ._session import Session
     from ._sqlite import SqliteStore
@@ -28,6 +29,7 @@ __all__ = [
     "AgentState",
     "JsonlStore",
     "MemoryStore",
+    "PostgresStore",
     "Problem",
     "Session",
     "SqliteStore",
@@ -50,6 +52,7 @@ _HOMES = {
     "AgentState": "_views",
     "JsonlStore": "_jsonl",
     "MemoryStore": "_memory",
+    "PostgresStore": "_postgres",
     "Problem": "_verify",
     "Session": "_session",
     "SqliteStore": "_sqlite",

@@ -134,7 +134,7 @@ class Session(Appends):
 
     @property
     def messages(self) -> list[Message]:
-        """The conversation so far, redactions applied."""
+        """The conversation so far, redactions applied. Do not change it; it grows as the log does."""
         return self._transcript.update(self._entries)
 
     @property

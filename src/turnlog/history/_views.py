@@ -75,7 +75,7 @@ class Transcript:
         if any(isinstance(entry, RedactionEntry | PurgeEntry) for entry in fresh):
             self._messages = messages_of(visible_entries(entries))
         else:
-            self._messages = [*self._messages, *messages_of(fresh)] if fresh else self._messages
+            self._messages += messages_of(fresh)
         self._seen = len(entries)
         return self._messages
 

@@ -79,17 +79,18 @@ class Worker:
         self._lock = threading.Lock()
         weakref.finalize(self, _give_back, self._outboxes)
 
-    async def do(self, work: Callable[[], T]) -> T:
-        return await self.submit(Job(work))
+    def do(self, work: Callable[[], T]) -> asyncio.Future[T]:
+        return self.submit(Job(work))
 
-    async def submit(self, job: Job) -> Any:
+    def submit(self, job: Job) -> asyncio.Future[Any]:
+        """Hand ``job`` to the thread; call from a coroutine, await what it returns."""
         loop = asyncio.get_running_loop()
         job.outbox = self._outboxes.get(loop) or self._add_outbox(loop)
-        job.future = loop.create_future()
+        future = job.future = loop.create_future()
         inbox = self._inbox
         if inbox is None or not inbox.put(job):
             self._start().put(job)
-        return await job.future
+        return future
 
     def _start(self) -> _Inbox:
         with self._lock:
@@ -169,7 +170,7 @@ class _Inbox:
                 return False
             self._jobs.append(job)
             wake, self._asleep = self._asleep, False
-        if wake:
+        if wake:  # after the lock is free again: the thread takes it first thing
             os.write(self._write, _ONE)
         return True
 
@@ -257,10 +258,9 @@ def _serve(inbox: _Inbox, run_group: RunGroup) -> None:
 
 def _serve_group(jobs: list[Job], run_group: RunGroup) -> None:
     for done in run_group(jobs):
-        first = done[0].outbox
-        if first is not None and all(job.outbox is first for job in done):
-            first.put(done)
-            continue
+        waiting: dict[_Outbox, list[Job]] = {}
         for job in done:
             if job.outbox is not None:
-                job.outbox.put([job])
+                waiting.setdefault(job.outbox, []).append(job)
+        for outbox, finished in waiting.items():
+            outbox.put(finished)
