@@ -154,17 +154,22 @@ class Terminal:
 
     def until(self, text: str) -> str:
         """Read until ``text`` has come; returns everything up to it."""
-        deadline = time.monotonic() + PATIENCE
+        assert self._comes(text, PATIENCE), f"waited for {text!r}, saw {self._unread!r}"
+        seen, _, self._unread = self._unread.partition(text)
+        return seen + text
+
+    def _comes(self, text: str, patience: float) -> bool:
+        deadline = time.monotonic() + patience
         while text not in self._unread:
             ready, _, _ = select.select([self._ours], [], [], max(0.0, deadline - time.monotonic()))
             try:
                 data = os.read(self._ours, 4096) if ready else b""
             except OSError:  # Linux says so when the other side has closed
                 data = b""
-            assert data, f"waited for {text!r}, saw {self._unread!r}"
+            if not data:
+                return False
             self._unread += data.decode("utf-8", "replace")
-        seen, _, self._unread = self._unread.partition(text)
-        return seen + text
+        return True
 
     def type(self, text: str) -> None:
         os.write(self._ours, text.encode())
@@ -176,6 +181,14 @@ class Terminal:
 
     def press_ctrl_c(self) -> None:
         self.type("\x03")
+
+    def press_ctrl_c_at_prompt(self, answer: str) -> None:
+        """A key pressed in the instant between prompt and reading is not seen; a person presses again."""
+        for _ in range(5):
+            self.press_ctrl_c()
+            if self._comes(answer, PATIENCE / 10):
+                break
+        self.until(answer)
 
     def press_ctrl_d(self) -> None:
         self.type("\x04")

@@ -12,11 +12,11 @@ DELETE = {"toolCalls": [{"name": "delete", "arguments": {"path": "x"}}]}
 
 
 @pytest.fixture
-def call(any_shell: Shell) -> str:
+def call(shell: Shell) -> str:
     """A call that waits in session s1; the process that asked is gone."""
-    asked = any_shell("run", "-m", any_shell.script(DELETE), "-t", "tools.py", "-s", "s1", "Delete x")
+    asked = shell("run", "-m", shell.script(DELETE), "-t", "tools.py", "-s", "s1", "Delete x")
     assert asked.code == 3
-    (waiting,) = any_shell.ok("approve", "s1", "--json").lines
+    (waiting,) = shell.ok("approve", "s1", "--json").lines
     return waiting["toolCallId"]
 
 
@@ -35,50 +35,50 @@ def outcome(shell: Shell) -> dict[str, str]:
 
 
 @pytest.mark.spec("A-2")
-def test_approved(any_shell: Shell, call: str) -> None:
-    listed = any_shell.ok("approve", "s1").out
+def test_approved(shell: Shell, call: str) -> None:
+    listed = shell.ok("approve", "s1").out
     assert f'{call} delete {{"path": "x"}}' in listed
-    assert any_shell.ok("approve", "s1", call, "--by", "ann").out == "approve by ann\n"
-    assert any_shell.ok("approve", "s1").out == "nothing waits in s1\n"
-    again = any_shell("approve", "s1", call)
+    assert shell.ok("approve", "s1", call, "--by", "ann").out == "approve by ann\n"
+    assert shell.ok("approve", "s1").out == "nothing waits in s1\n"
+    again = shell("approve", "s1", call)
     assert again.code == 1
     assert f"call {call} does not wait for a decision; waiting: none" in again.err
-    assert go_on(any_shell).out == "So be it.\n"
-    assert effects(any_shell) == "deleted x\n"
-    assert any_shell.ok("replay", "s1").out.startswith("identical")
+    assert go_on(shell).out == "So be it.\n"
+    assert effects(shell) == "deleted x\n"
+    assert shell.ok("replay", "s1").out.startswith("identical")
 
 
 @pytest.mark.spec("A-4")
-def test_denied(any_shell: Shell, call: str) -> None:
-    any_shell.ok("approve", "s1", call, "--deny", "--note", "never that file", "--by", "bob")
-    assert go_on(any_shell).out == "So be it.\n"
-    assert effects(any_shell) == ""
-    assert outcome(any_shell)["status"] == "denied"
-    assert "never that file" in any_shell.ok("context", "s1").out  # the model was told
-    (decided,) = (e for e in any_shell.ok("show", "s1", "--json").lines if e["kind"] == "approval_decided")
+def test_denied(shell: Shell, call: str) -> None:
+    shell.ok("approve", "s1", call, "--deny", "--note", "never that file", "--by", "bob")
+    assert go_on(shell).out == "So be it.\n"
+    assert effects(shell) == ""
+    assert outcome(shell)["status"] == "denied"
+    assert "never that file" in shell.ok("context", "s1").out  # the model was told
+    (decided,) = (e for e in shell.ok("show", "s1", "--json").lines if e["kind"] == "approval_decided")
     assert decided["payload"]["decidedBy"] == "bob"
     assert decided["timestamp"]
-    assert any_shell.ok("replay", "s1").out.startswith("identical")
+    assert shell.ok("replay", "s1").out.startswith("identical")
 
 
-def test_with_other_arguments(any_shell: Shell, call: str) -> None:
-    decided = any_shell.ok("approve", "s1", call, "--modify", '{"path": "y"}', "--json")
+def test_with_other_arguments(shell: Shell, call: str) -> None:
+    decided = shell.ok("approve", "s1", call, "--modify", '{"path": "y"}', "--json")
     assert decided.lines[0]["action"] == "modify"
-    go_on(any_shell)
-    assert effects(any_shell) == "deleted y\n"
-    log = any_shell.ok("show", "s1", "--json").lines
+    go_on(shell)
+    assert effects(shell) == "deleted y\n"
+    log = shell.ok("show", "s1", "--json").lines
     (asked,) = (e["payload"] for e in log if e["kind"] == "approval_requested")
     (made,) = (e["payload"] for e in log if e["kind"] == "approval_decided")
     assert (asked["arguments"], made["arguments"]) == ({"path": "x"}, {"path": "y"})
-    assert any_shell.ok("replay", "s1").out.startswith("identical")
+    assert shell.ok("replay", "s1").out.startswith("identical")
 
 
-def test_aborted(any_shell: Shell, call: str) -> None:
-    any_shell.ok("approve", "s1", call, "--abort")
-    assert go_on(any_shell).code == 130
-    assert effects(any_shell) == ""
-    assert any_shell.kinds("s1")[-1] == "run_ended"
-    assert any_shell.ok("verify", "s1").out.startswith("sound")
+def test_aborted(shell: Shell, call: str) -> None:
+    shell.ok("approve", "s1", call, "--abort")
+    assert go_on(shell).code == 130
+    assert effects(shell) == ""
+    assert shell.kinds("s1")[-1] == "run_ended"
+    assert shell.ok("verify", "s1").out.startswith("sound")
 
 
 def test_what_makes_no_decision(shell: Shell) -> None:

@@ -34,8 +34,7 @@ def test_ctrl_c_stops_the_answer_and_the_chat_goes_on(shell: Shell) -> None:
         terminal.press_ctrl_c()
         terminal.until("stopped with Ctrl-C")
         terminal.until("> ")
-        terminal.press_ctrl_c()  # at the prompt it stops nothing
-        terminal.until("Ctrl-D leaves")
+        terminal.press_ctrl_c_at_prompt("Ctrl-D leaves")
         terminal.say("Be brief")
         terminal.until("Shorter.")
         terminal.until("> ")

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
+import importlib
 import sys
 from collections.abc import AsyncGenerator
 from typing import Any
@@ -101,6 +103,12 @@ def chat_command(session: str | None, as_json: bool, **options: Any) -> None:
     sys.exit(code)
 
 
+def _edit_lines() -> None:
+    """Arrow keys at the prompt, where Python was built with them."""
+    with contextlib.suppress(ImportError):
+        importlib.import_module("readline")  # its import is what does it
+
+
 class Chat:
     """One conversation, on a terminal or through a pipe."""
 
@@ -114,6 +122,7 @@ class Chat:
         """Until there is nothing more to read; the exit code."""
         agent, session = self._agent, self._session
         if self._interactive:
+            _edit_lines()
             model = safe(agent.model.descriptor.model)
             err.print(f"[dim]session {safe(session)} · {model} · Ctrl-C stops, Ctrl-D leaves[/]")
         if runner.run(agent.store.tail(session)) is None:
