@@ -18,6 +18,7 @@ class ContextOptions(Value, frozen=True, kw_only=True):
     window_share: float = 0.75
     price_share: float = 0.95
     cold_share: float = 0.6
+    recap_share: float = 0.6
     turn_end_share: float = 0.9
     target_share: float = 0.5
     tail_share: float = 0.2
@@ -35,7 +36,14 @@ class ContextOptions(Value, frozen=True, kw_only=True):
             value = getattr(self, name)
             if value is not None and value < 1:
                 raise AgentError("ConfigInvalid", f"context.{name} is {value}; it counts tokens, at least 1")
-        for name in ("window_share", "price_share", "cold_share", "target_share", "tail_share"):
+        for name in (
+            "window_share",
+            "price_share",
+            "cold_share",
+            "recap_share",
+            "target_share",
+            "tail_share",
+        ):
             value = getattr(self, name)
             if not 0 < value <= 1:
                 raise AgentError(

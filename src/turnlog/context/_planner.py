@@ -85,6 +85,10 @@ class FoldPlanner:
 
     # ── whether ──
 
+    def threshold(self) -> int:
+        """H: the tokens at which a context for this target is folded."""
+        return self._threshold(None)
+
     def _threshold(self, limits: ModelLimits | None) -> int:
         if limits is None:
             targets = dict(self.projection.targets)

@@ -313,6 +313,13 @@ class Projection:
             found.append(unit)
         return found
 
+    @property
+    def last_answer(self) -> str | None:
+        """The entry of the newest answer in view, where a recap of what came before it ends; None when there
+        is no answer before it."""
+        answers = [unit.entry.id for unit in self.units if type(unit) is OutputUnit]
+        return answers[-1] if len(answers) > 1 else None
+
     def emit(self, target: ModelInvocationDescriptor | None = None, *, force: bool = False) -> ModelContext:
         """What ``target`` is sent now. While results are owed nothing behind their calls is shown; ``force``
         shows those that are in, as a copy that later calls do not build on."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator, Callable, Sequence
+from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
 from contextlib import aclosing
 from typing import Any
 
@@ -13,6 +13,7 @@ from turnlog.contract import (
     AgentError,
     ApprovalDecided,
     Clock,
+    Entry,
     IdSource,
     LoopLimits,
     Message,
@@ -26,13 +27,14 @@ from turnlog.contract import (
     Store,
     ToolChoice,
     ToolPolicy,
+    WidgetEvent,
     user_message,
 )
 from turnlog.history import default_store_url, open_store
 from turnlog.models import Model, load_model
 from turnlog.system import SystemClock, SystemIds
 from turnlog.tools import Tool, ToolExecutor, ToolRegistry
-from turnlog.widgets import Widget
+from turnlog.widgets import MemoryNotebookWidget, Widget
 
 from ._agent_config import AgentConfig
 from ._decisions import record_decision
@@ -49,7 +51,8 @@ class Agent:
 
     ``model`` is a :class:`Model` or a name (``"local"``, ``"anthropic:claude-…"``), ``store`` a store or a
     URL (``memory:``, ``jsonl:DIR``, ``sqlite:FILE``, ``postgresql://…``). Nothing is opened before its use.
-    ``model_options`` are configuration for a model given by name.
+    ``model_options`` are configuration for a model given by name. With ``recap`` a model (True: the same one)
+    writes a recap in the background before the context has to be folded, and the fold uses it.
     """
 
     def __init__(
@@ -71,6 +74,7 @@ class Agent:
         approval_ttl: float | None = None,
         context: ContextOptions | None = None,
         widgets: Sequence[Widget[Any]] = (),
+        recap: Model | str | bool = False,
         hooks: Hooks | None = None,
         runtime: Runtime | None = None,
         clock: Clock | None = None,
@@ -89,6 +93,8 @@ class Agent:
         self.tool_choice: ToolChoice | None = tool_choice
         self.clock: Clock = clock or SystemClock()
         self.ids: IdSource = ids or SystemIds()
+        self._recap = self._recap_model(recap)
+        self._widgets = tuple(widgets)
         registry = ToolRegistry([*tools, *widget_tools(tuple(widgets)), *memory_tools()])
         self.loop = AgentLoop(
             model=self.model,
@@ -105,7 +111,13 @@ class Agent:
             ids=self.ids,
             agent=self,
             approval_ttl=approval_ttl,
+            recap=self._recap,
         )
+
+    def _recap_model(self, recap: Model | str | bool) -> Model | None:
+        if isinstance(recap, bool):
+            return self.model if recap else None
+        return load_model(recap) if isinstance(recap, str) else recap
 
     # ── running ──
 
@@ -184,6 +196,23 @@ class Agent:
         message = text if isinstance(text, Message) else user_message(text)
         self.loop.steer(session, message)
 
+    async def append_widget_event(self, session: str, event: WidgetEvent) -> Entry | None:
+        """Change a widget from outside: the event goes into the log, and the screen follows from it.
+
+        Between runs it is written at once, and returned. While a run is going here it is handed to that run,
+        which takes it in before its next model call, or leaves it for its end; then None is returned.
+        """
+        return await self.loop.append_widget_event(session, event)
+
+    async def update_notebook(self, session: str, notes: Mapping[str, str]) -> Entry | None:
+        """Put ``notes`` in the place of all that the notebook holds; as :meth:`append_widget_event`."""
+        for widget in self._widgets:
+            if isinstance(widget, MemoryNotebookWidget):
+                return await self.append_widget_event(session, widget.replace_all(notes))
+        raise AgentError(
+            "ConfigInvalid", "this agent has no notebook; give it widgets=[MemoryNotebookWidget()]"
+        )
+
     async def decide(
         self,
         session: str,
@@ -208,8 +237,10 @@ class Agent:
         )
 
     async def close(self) -> None:
-        """Close the model and the store."""
+        """Close the models and the store."""
         await self.model.close()
+        if self._recap is not None and self._recap is not self.model:
+            await self._recap.close()
         await self.store.close()
 
     async def __aenter__(self) -> Agent:

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from contextlib import aclosing
+from typing import Any
 
 import msgspec
 
 from turnlog.assembly import MessageAssembler
-from turnlog.context import ContextOptions, FoldPlanner, Projection
+from turnlog.context import ContextOptions, FoldPlanner, ModelContext, Projection
 from turnlog.contract import (
     AgentError,
     Clock,
@@ -15,24 +17,25 @@ from turnlog.contract import (
     Entry,
     IdSource,
     Message,
-    ModelOutputEntry,
     RequestMetadata,
     Store,
+    ToolChoice,
     text_part,
 )
-from turnlog.history import Session
+from turnlog.history import Session, attach_images
 from turnlog.models import Model
+from turnlog.observe import cost_of
 from turnlog.system import SystemClock, SystemIds
-from turnlog.widgets import WidgetHost
+from turnlog.widgets import Widget, WidgetHost
 
-from ._replay import BUILT_IN
-from ._state import RunState
+from ._known_widgets import find_widgets
+from ._state import RunState, may_hold_images
 from ._warm import WarmSession
 
 RECAP_REQUEST = (
     "Pause the work and write a recap of this conversation for yourself, to go on from when its beginning is "
     "no longer in view: the goal, what was decided and why, what is done and what is open, and every name, "
-    "number, path and identifier that may be needed again. Plain text, no preamble."
+    "number, path and identifier that may be needed again. Plain text, no preamble, no tool calls."
 )
 
 
@@ -42,18 +45,22 @@ async def compact_session(
     *,
     model: Model | None = None,
     options: ContextOptions | None = None,
+    widgets: Sequence[Widget[Any]] = (),
     clock: Clock | None = None,
     ids: IdSource | None = None,
 ) -> list[Entry]:
     """Fold a session now. With a model, its recap stands for what is folded away.
 
-    Returns the entries appended: none when there is nothing worth folding. A session with an open run is
-    refused: its own loop folds it.
+    ``widgets`` are those of your own that the session has: the fold shows their screens too. Returns the
+    entries appended: none when there is nothing worth folding. A session with an open run is refused: its
+    own loop folds it.
     """
     clock, ids = clock or SystemClock(), ids or SystemIds()
     session = await Session.open(store, session_id, clock=clock, ids=ids, create=False)
-    warm = WarmSession(session, RunState(), Projection(options or ContextOptions()), WidgetHost(BUILT_IN))
+    warm = WarmSession(session, RunState(), Projection(options or ContextOptions()), WidgetHost())
     warm.catch_up()
+    names = warm.state.started.widgets if warm.state.started else None
+    warm.show(find_widgets(names, widgets, all_of_them=False))
     if warm.state.is_open:
         raise AgentError("SessionBusy", f"session {session_id} has an open run; resume or abort it first")
     if model is not None and (recap := await write_recap(model, warm)) is not None:
@@ -66,21 +73,48 @@ async def compact_session(
 
 
 async def write_recap(model: Model, warm: WarmSession) -> CompactionSummary | None:
-    """Ask ``model`` for a recap, on the wire the provider has cached. None when there is nothing to recap.
-
-    Raises the model's error as ``ContextCompactionFailed``.
-    """
-    outputs = [entry for entry in warm.session.entries if isinstance(entry, ModelOutputEntry)]
-    if len(outputs) < 2:
+    """Ask ``model`` for a recap of the session as it is. None when there is nothing to recap."""
+    first_kept = warm.projection.last_answer
+    if first_kept is None:
         return None
+    session = warm.session
     context = warm.projection.emit(model.descriptor)
+    # Nobody has this wire cached: it costs nothing to forbid calls outright.
+    return await ask_recap(
+        model,
+        session.store,
+        context,
+        session_id=session.session_id,
+        first_kept=first_kept,
+        tool_choice="none",
+    )
+
+
+async def ask_recap(
+    model: Model,
+    store: Store,
+    context: ModelContext,
+    *,
+    session_id: str,
+    first_kept: str,
+    tool_choice: ToolChoice | None = None,
+) -> CompactionSummary:
+    """A recap of ``context``, for what comes before the entry ``first_kept``.
+
+    A tool choice other than that of the calls before costs some providers' cache. Raises the model's error,
+    and an answer without a word, as ``ContextCompactionFailed``.
+    """
+    messages = [
+        await attach_images(store, message) if may_hold_images(message) else message
+        for message in context.messages
+    ]
     request = Message(run_id="", role="user", parts=[text_part(RECAP_REQUEST)], timestamp="")
     stream = model.stream(
-        [*context.messages, request],
+        [*messages, request],
         context.tool_specs,
         context.system_prompt,
-        tool_choice="none",
-        request_metadata=RequestMetadata(session_id=warm.session.session_id, run_id=""),
+        tool_choice=tool_choice,
+        request_metadata=RequestMetadata(session_id=session_id, run_id=""),
     )
     assembler = MessageAssembler("")
     async with aclosing(stream) as deltas:
@@ -97,6 +131,8 @@ async def write_recap(model: Model, warm: WarmSession) -> CompactionSummary | No
         raise AgentError(
             "ContextCompactionFailed", "the model wrote an empty recap; the session is unchanged"
         )
-    return CompactionSummary(
-        first_kept_entry_id=outputs[-1].id, summary=text, model=model.descriptor, usage=assembler.usage
-    )
+    by = (assembler.start.target if assembler.start else None) or model.descriptor
+    usage = assembler.usage
+    if usage is not None and usage.cost is None:
+        usage = msgspec.structs.replace(usage, cost=cost_of(by, usage))
+    return CompactionSummary(first_kept_entry_id=first_kept, summary=text, model=by, usage=usage)

@@ -27,6 +27,7 @@ from turnlog.contract import (
 from turnlog.tools import ToolAnswer
 
 from ._abort import AbortScope
+from ._facts import Fact
 from ._state import CallState, RunState
 
 
@@ -156,6 +157,10 @@ class ContextDoor(Protocol):
         """The whole LiveScreen as it is now."""
         ...
 
+    def begin_recap(self, context: ModelContext, target: ModelInvocationDescriptor) -> None:
+        """The model is answering ``context``: whoever writes recaps in the background may begin one."""
+        ...
+
     def input_sections(self, message: Message) -> LevelOfDetailSections | None: ...
 
     def result_sections(
@@ -178,6 +183,10 @@ class WorldDoor(Protocol):
         ...
 
     def take_steering(self) -> list[Message]: ...
+
+    def take_facts(self) -> list[Fact]:
+        """What was told to the run since the last time and is only to be appended."""
+        ...
 
     def close(self) -> None:
         """The run is ending: nothing said from here on can enter it."""

@@ -25,6 +25,7 @@ from turnlog.contract import (
     RetryPolicy,
     Store,
     StreamError,
+    WidgetEvent,
     scrub,
 )
 from turnlog.history import attach_images
@@ -34,6 +35,7 @@ from turnlog.observe import cost_of
 from ._abort import AbortScope, RunInterrupted
 from ._decide import plan_retry
 from ._doors import Collector, HookPoint, ModelCall, Outcome
+from ._facts import Fact
 from ._hooks import Hooks
 from ._model_phase import empty_output
 from ._state import CallState, may_hold_images
@@ -205,8 +207,17 @@ class Steering:
     """What was said to a run that is going, until it can take it in."""
 
     waiting: list[Message] = field(default_factory=list[Message])
+    facts: list[Fact] = field(default_factory=list[Fact])
     closed: bool = False
     paused: bool = False
+
+    def tell(self, fact: Fact) -> None:
+        self.facts.append(fact)
+
+    def take_events(self) -> list[WidgetEvent]:
+        """What a host did to widgets and no run has taken in; a recap for a run that is over goes nowhere."""
+        facts, self.facts = self.facts, []
+        return [fact for fact in facts if isinstance(fact, WidgetEvent)]
 
 
 class LiveWorld:
@@ -225,6 +236,10 @@ class LiveWorld:
 
     def take_steering(self) -> list[Message]:
         taken, self._steering.waiting = self._steering.waiting, []
+        return taken
+
+    def take_facts(self) -> list[Fact]:
+        taken, self._steering.facts = self._steering.facts, []
         return taken
 
     def close(self) -> None:

@@ -4,7 +4,14 @@ from __future__ import annotations
 
 from datetime import datetime
 
-from turnlog.context import FoldPlanner, Projection, hints_section, input_sections, result_sections
+from turnlog.context import (
+    FoldPlanner,
+    ModelContext,
+    Projection,
+    hints_section,
+    input_sections,
+    result_sections,
+)
 from turnlog.contract import (
     LIVE_SCREEN,
     Clock,
@@ -18,6 +25,7 @@ from turnlog.contract import (
 from turnlog.tools import ToolAnswer
 from turnlog.widgets import WidgetHost
 
+from ._recap import BackgroundRecap
 from ._state import RunState
 
 CACHE_LIFETIME = 300.0
@@ -26,12 +34,18 @@ CACHE_LIFETIME = 300.0
 
 class LiveContext:
     def __init__(
-        self, projection: Projection, host: WidgetHost, clock: Clock, hints: JsonObject | None = None
+        self,
+        projection: Projection,
+        host: WidgetHost,
+        clock: Clock,
+        hints: JsonObject | None = None,
+        recap: BackgroundRecap | None = None,
     ) -> None:
         self._projection = projection
         self._host = host
         self._clock = clock
         self._hints = hints
+        self._recap = recap
 
     def fold_before(self, state: RunState, target: ModelInvocationDescriptor) -> Fold | None:
         """A fold when the context is past its threshold; earlier at a turn's end or on a cold cache."""
@@ -40,6 +54,10 @@ class LiveContext:
 
     def fold_overflow(self, state: RunState, step: int, target: ModelInvocationDescriptor) -> Fold | None:
         return FoldPlanner(self._projection, target=target).plan("overflow", overflow_step=step)
+
+    def begin_recap(self, context: ModelContext, target: ModelInvocationDescriptor) -> None:
+        if self._recap is not None:
+            self._recap.consider(context, target)
 
     def screen(self) -> str | None:
         return self._host.screen()
@@ -71,8 +89,11 @@ class LiveContext:
         added: list[Section] = []
         if not screen:
             return added
-        if (hints := hints_section(self._projection, self._hints)) is not None:
+        if (hints := self._new_hints()) is not None:
             added.append(hints)
         if (changes := self._host.changes()) is not None:
             added.append((LIVE_SCREEN, changes))
         return added
+
+    def _new_hints(self) -> Section | None:
+        return hints_section(self._projection, self._hints)

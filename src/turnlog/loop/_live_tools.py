@@ -76,7 +76,11 @@ class LiveTools:
 
     async def judge(self, call: CallState, state: RunState) -> Judgement:
         request = _request(call)
-        refused = self._refuse(request, state)
+        if call.started is not None and call.decided is not None and call.decided.action in ("deny", "expire"):
+            # Not running it again does not undo what it may have done.
+            unknown = ToolAnswer.unknown(request.tool_name)
+            return Answer(unknown.noted(f"{call.decided.decided_by} did not let it run again."))
+        refused = self._refuse(request, state, first=call.started is None)
         if refused is not None:
             return refused
         tool = self._registry.get(request.tool_name)
@@ -101,7 +105,7 @@ class LiveTools:
             return None
         return later(self._world.clock.now(), self._approval_ttl)
 
-    def _refuse(self, request: ToolCallRequest, state: RunState) -> Answer | None:
+    def _refuse(self, request: ToolCallRequest, state: RunState, *, first: bool) -> Answer | None:
         started = state.started
         assert started is not None
         allowed = [spec.name for spec in self.specs(state)]
@@ -110,7 +114,7 @@ class LiveTools:
             text = f"there is no tool {request.tool_name!r}; available: {known}"
             return Answer(ToolAnswer.failed("ToolNotFound", text))
         limit = started.tool_policy.max_calls_per_run
-        if limit is not None and state.calls_started >= limit:
+        if limit is not None and first and state.calls_started >= limit:
             text = f"this run may make {limit} tool calls and has made them; answer with what you have"
             return Answer(ToolAnswer.failed("ToolCallLimit", text))
         return None

@@ -14,8 +14,8 @@ from turnlog.context import ContextOptions, Projection
 from turnlog.contract import (
     AgentError,
     Clock,
+    Entry,
     IdSource,
-    JsonObject,
     Message,
     RunEndedEvent,
     RunEvent,
@@ -23,9 +23,12 @@ from turnlog.contract import (
     RunResult,
     Runtime,
     Store,
+    WidgetEvent,
+    find_unjson,
 )
 from turnlog.history import Session
 from turnlog.models import Model
+from turnlog.observe import get_logger
 from turnlog.tools import ToolExecutor, ToolRegistry
 from turnlog.widgets import Widget, WidgetHost
 
@@ -35,12 +38,14 @@ from ._hooks import Hooks
 from ._live import ApprovalHandler, LiveHuman, LiveModel, LiveWorld, Steering
 from ._live_context import LiveContext
 from ._live_tools import LiveTools, ToolWorld
+from ._recap import BackgroundRecap
 from ._runner import Runner
 from ._shared import SessionShare
 from ._state import RunState
 from ._warm import WarmSession
 
 _WARM_SESSIONS = 64
+_log = get_logger("loop")
 
 
 @dataclass(slots=True)
@@ -71,6 +76,7 @@ class AgentLoop:
         ids: IdSource,
         agent: Any = None,
         approval_ttl: float | None = None,
+        recap: Model | None = None,
     ) -> None:
         self._model = model
         self._store = store
@@ -86,6 +92,7 @@ class AgentLoop:
         self._ids = ids
         self._agent = agent
         self._approval_ttl = approval_ttl
+        self._recap = recap
         self._warm: OrderedDict[str, WarmSession] = OrderedDict()
         self._runs: dict[str, OpenRun] = {}
 
@@ -111,7 +118,7 @@ class AgentLoop:
                 async for event in events:
                     yield event
         finally:
-            self._runs.pop(run.run_id, None)
+            await self._release(opened)
 
     async def resume_stream(self, session_id: str) -> AsyncGenerator[RunEvent, None]:
         # Claimed before it is opened: a session that a run here is writing must not be read into.
@@ -129,12 +136,18 @@ class AgentLoop:
                 async for event in events:
                     yield event
         finally:
-            self._runs.pop(opened.run_id, None)
+            await self._release(opened)
 
     async def _drive(
         self, opened: OpenRun, warm: WarmSession, run: RunInput | None
     ) -> AsyncGenerator[RunEvent, None]:
-        runner = self._runner(opened, warm, run.runtime_hints if run is not None else None)
+        recap = None
+        if self._recap is not None:
+            recap = BackgroundRecap(self._recap, self._store, warm, opened.steering.tell)
+        hints = run.runtime_hints if run is not None else None
+        runner = self._runner(
+            opened, warm, LiveContext(warm.projection, warm.host, self._clock, hints, recap)
+        )
         watchdog = self._watch(opened, warm, run)
         hooked = bool(self._hooks.on_event)
         try:
@@ -146,6 +159,8 @@ class AgentLoop:
         finally:
             if watchdog is not None:
                 watchdog.cancel()
+            if recap is not None:
+                await recap.stop()
             if warm.broken:
                 self._warm.pop(warm.session.session_id, None)
 
@@ -155,7 +170,7 @@ class AgentLoop:
         except AgentError as error:
             opened.scope.request(error)
 
-    def _runner(self, opened: OpenRun, warm: WarmSession, hints: JsonObject | None) -> Runner:
+    def _runner(self, opened: OpenRun, warm: WarmSession, context: LiveContext) -> Runner:
         world = ToolWorld(
             session_id=opened.session_id,
             run_id=opened.run_id,
@@ -171,7 +186,7 @@ class AgentLoop:
                 self._registry, self._executor, self._approval, world, approval_ttl=self._approval_ttl
             ),
             human=LiveHuman(self._on_approval, self._clock),
-            context=LiveContext(warm.projection, warm.host, self._clock, hints),
+            context=context,
             world=LiveWorld(self._hooks, opened.scope, opened.steering),
         )
         return Runner(warm, doors, self._clock, opened.run_id)
@@ -223,6 +238,59 @@ class AgentLoop:
         opened = OpenRun(run_id, session_id)
         self._runs[run_id] = opened
         return opened
+
+    async def _release(self, opened: OpenRun) -> None:
+        """The session is free for another run; what was told to this one too late to enter it is appended."""
+        try:
+            while events := opened.steering.take_events():
+                await self._append_events(await self._open(opened.session_id, create=False), events)
+        except AgentError as error:
+            _log.warning("%s: a widget's event was lost: %s", opened.session_id, error.message)
+        finally:
+            self._runs.pop(opened.run_id, None)
+
+    # ── widgets, from outside ──
+
+    async def append_widget_event(self, session_id: str, event: WidgetEvent) -> Entry | None:
+        self._check_event(event)
+        going = next((run for run in self._runs.values() if run.session_id == session_id), None)
+        if going is not None:
+            # One writer: the run takes it in between two steps, or leaves it for when it is over.
+            going.steering.tell(event)
+            return None
+        opened = self._claim(session_id, f"event for {session_id}")
+        opened.steering.closed = True
+        try:
+            warm = await self._open(session_id, create=True)
+            if warm.state.is_open and warm.state.status != "awaiting_human":
+                raise AgentError(
+                    "SessionBusy",
+                    f"run {warm.state.run_id} is open in session {session_id} and does not go here; where it "
+                    "goes, its own agent takes the event; where it crashed, resume it first",
+                )
+            return (await self._append_events(warm, [event]))[-1]
+        finally:
+            await self._release(opened)
+
+    def _check_event(self, event: WidgetEvent) -> None:
+        names = [widget.name for widget in self._widgets]
+        if event.widget not in names:
+            raise AgentError(
+                "ConfigInvalid",
+                f"this agent has no widget {event.widget!r}; its widgets: {', '.join(names) or 'none'}",
+            )
+        problem = find_unjson(event.data) if event.event else "an event needs a name"
+        if problem is not None:
+            raise AgentError("InvalidEntry", f"event {event.event!r} of widget {event.widget!r}: {problem}")
+
+    async def _append_events(self, warm: WarmSession, events: Sequence[WidgetEvent]) -> list[Entry]:
+        for event in events:
+            warm.step(warm.session.append_widget_event(event))
+        try:
+            return await warm.session.commit()
+        except AgentError:
+            self._warm.pop(warm.session.session_id, None)  # it has seen what is not in the log
+            raise
 
     # ── while a run goes ──
 

@@ -6,6 +6,7 @@ from collections.abc import AsyncGenerator
 
 import msgspec
 
+from turnlog.context import ModelContext
 from turnlog.contract import (
     AgentError,
     AssistantMessageEvent,
@@ -20,6 +21,7 @@ from turnlog.contract import (
     ModelCallFailed,
     ModelCallShown,
     ModelCallStarted,
+    ModelInvocationDescriptor,
     ModelOutput,
     ModelOutputEntry,
     RequestMetadata,
@@ -51,6 +53,41 @@ async def call_model(record: Recorder, doors: Doors, order: CallModel) -> AsyncG
         attempt=order.attempt,
         role=_role(record),
     )
+    context, target = _stage_call(record, doors, order, metadata)
+    for event in await record.flush():
+        yield event
+    await doors.world.hook("before_model", context)
+    record.shown = 0
+    deltas, collector = await doors.model.open(ModelCall(context, metadata, state))
+    scope = doors.world.scope
+    try:
+        while True:
+            with scope:
+                delta = await anext(deltas, None)
+            if delta is None:
+                break
+            collector.consume(delta)
+            if delta.provider_raw is not None:
+                delta = msgspec.structs.replace(delta, provider_raw=None)
+            record.shown += 1
+            if record.shown == 1:
+                doors.context.begin_recap(context, target)
+            yield record.delta_event(delta, order.index, order.attempt)
+    finally:
+        await deltas.aclose()
+    outcome = collector.outcome("")
+    if outcome.error is None and outcome.message is not None:
+        _stage_answer(record, order, outcome, context.context_hash)
+        await doors.world.hook("after_model", outcome.message)
+    else:
+        _stage_failure(record, doors, order, outcome)
+
+
+def _stage_call(
+    record: Recorder, doors: Doors, order: CallModel, metadata: RequestMetadata
+) -> tuple[ModelContext, ModelInvocationDescriptor]:
+    """Choose who answers, fold and change tools where that is due, and put the intent into the log."""
+    state, session = record.state, record.session
     target, reason = doors.model.target(metadata)
     if (fold := doors.context.fold_before(state, target)) is not None:
         _stage_fold(record, doors, fold)
@@ -82,9 +119,6 @@ async def call_model(record: Recorder, doors: Doors, order: CallModel) -> AsyncG
             reason=reason,
         ),
     )
-    for event in await record.flush():
-        yield event
-    await doors.world.hook("before_model", context)
     _context.debug(
         "%s call %d.%d to %s: %d messages, about %s tokens, hash %s",
         session.session_id,
@@ -95,28 +129,7 @@ async def call_model(record: Recorder, doors: Doors, order: CallModel) -> AsyncG
         context.stats.estimated_tokens,
         context.context_hash,
     )
-    record.shown = 0
-    deltas, collector = await doors.model.open(ModelCall(context, metadata, state))
-    scope = doors.world.scope
-    try:
-        while True:
-            with scope:
-                delta = await anext(deltas, None)
-            if delta is None:
-                break
-            collector.consume(delta)
-            if delta.provider_raw is not None:
-                delta = msgspec.structs.replace(delta, provider_raw=None)
-            record.shown += 1
-            yield record.delta_event(delta, order.index, order.attempt)
-    finally:
-        await deltas.aclose()
-    outcome = collector.outcome("")
-    if outcome.error is None and outcome.message is not None:
-        _stage_answer(record, order, outcome, context.context_hash)
-        await doors.world.hook("after_model", outcome.message)
-    else:
-        _stage_failure(record, doors, order, outcome)
+    return context, target
 
 
 def _role(record: Recorder) -> str | None:

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import AsyncGenerator, Sequence
+from contextlib import suppress
 
 from turnlog.contract import (
+    HINTS,
     ApprovalDecided,
     ApprovalDecidedEntry,
     ApprovalRequestedEntry,
+    Entry,
     ErrorInfo,
     Fold,
     FoldEntry,
@@ -23,6 +26,7 @@ from turnlog.contract import (
     RequestMetadata,
     RetryPolicy,
     RunEndedEntry,
+    Section,
     TextChunk,
     TextDelta,
     ToolOutcome,
@@ -34,6 +38,7 @@ from turnlog.contract import (
     WidgetEvent,
     WidgetEventEntry,
     to_plain_text,
+    try_get_section,
 )
 from turnlog.tools import ToolAnswer
 
@@ -53,6 +58,7 @@ from ._doors import (
     Start,
     ToolNews,
 )
+from ._facts import Fact
 from ._live_context import LiveContext
 from ._state import CallState, RunState, usage_of
 from ._tape import Tape, TapeEnded
@@ -258,6 +264,8 @@ class RecordedHuman:
         self._tape = tape
 
     async def decide(self, calls: Sequence[CallState]) -> list[ApprovalDecided] | None:
+        with suppress(TapeEnded):
+            self._tape.peek()  # takes in what others appended while nobody had decided
         decided: list[ApprovalDecided] = []
         for entry in self._tape.after():
             if not isinstance(entry, ApprovalDecidedEntry):
@@ -286,6 +294,11 @@ class RecordedContext(LiveContext):
                     return outcome.sections
         return super().result_sections(call_id, answer, closes=closes)
 
+    def _new_hints(self) -> Section | None:
+        """Hints come from outside: what the next entry shows of them is a fact, as long as it is news."""
+        shown = None if self._tape.ended else _hints_in(self._tape.peek())
+        return None if shown is None or shown == self._projection.shown_hints else (HINTS, shown)
+
     def fold_before(self, state: RunState, target: ModelInvocationDescriptor) -> Fold | None:
         return self._next_fold()
 
@@ -295,6 +308,16 @@ class RecordedContext(LiveContext):
     def _next_fold(self) -> Fold | None:
         entry = None if self._tape.ended else self._tape.peek()
         return entry.payload if isinstance(entry, FoldEntry) else None
+
+
+def _hints_in(entry: Entry) -> str | None:
+    given: list[LevelOfDetailSections | None] = []
+    if isinstance(entry, ModelInputEntry):
+        given = [entry.payload.sections]
+    elif isinstance(entry, ToolResultsEntry):
+        given = [outcome.sections for outcome in entry.payload.outcomes]
+    found = (try_get_section(sections.live, HINTS) for sections in given if sections is not None)
+    return next((text for text in found if text is not None), None)
 
 
 class RecordedWorld:
@@ -319,6 +342,9 @@ class RecordedWorld:
                 break
             taken.append(entry.payload.message)
         return taken
+
+    def take_facts(self) -> list[Fact]:
+        return []  # they are on the tape, and taken in on the way
 
     def close(self) -> None:
         return None

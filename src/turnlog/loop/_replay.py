@@ -21,10 +21,11 @@ from turnlog.contract import (
     Value,
 )
 from turnlog.history import MemoryStore, Session
-from turnlog.widgets import MemoryNotebookWidget, TodoWidget, Widget, WidgetHost, WorkspaceWidget
+from turnlog.widgets import Widget, WidgetHost
 
 from ._abort import RunLeft
 from ._doors import Doors
+from ._known_widgets import find_widgets
 from ._recorded import (
     RecordedClock,
     RecordedContext,
@@ -38,8 +39,6 @@ from ._runner import Runner
 from ._state import RunState
 from ._tape import Tape, TapeEnded
 from ._warm import WarmSession
-
-BUILT_IN: tuple[Widget[Any], ...] = (MemoryNotebookWidget(), TodoWidget(), WorkspaceWidget())
 
 
 class ReplayReport(Value, frozen=True, kw_only=True):
@@ -61,9 +60,12 @@ async def replay(
     session_id: str,
     *,
     options: ContextOptions | None = None,
-    widgets: Sequence[Widget[Any]] = BUILT_IN,
+    widgets: Sequence[Widget[Any]] = (),
 ) -> ReplayReport:
-    """Replay ``session_id``. Raises for what cannot be read; a difference is in the report."""
+    """Replay ``session_id``. Raises for what cannot be read; a difference is in the report.
+
+    ``widgets`` are those of your own that the session has; ours are known.
+    """
     return await replay_entries(await store.load(session_id), session_id, options=options, widgets=widgets)
 
 
@@ -72,17 +74,17 @@ async def replay_entries(
     session_id: str,
     *,
     options: ContextOptions | None = None,
-    widgets: Sequence[Widget[Any]] = BUILT_IN,
+    widgets: Sequence[Widget[Any]] = (),
 ) -> ReplayReport:
     tape = Tape(recorded)
     runs = 0
     open_run = False
     try:
-        warm = await _open(tape, session_id, options, widgets)
+        warm = await _open(tape, session_id, options)
         while not tape.ended:
             if isinstance(tape.next, RunStartedEntry):
                 runs += 1
-                await _run_again(tape, warm)
+                await _run_again(tape, warm, widgets)
             else:
                 tape.copy()
                 await warm.session.commit()
@@ -108,9 +110,7 @@ async def replay_entries(
     )
 
 
-async def _open(
-    tape: Tape, session_id: str, options: ContextOptions | None, widgets: Sequence[Widget[Any]]
-) -> WarmSession:
+async def _open(tape: Tape, session_id: str, options: ContextOptions | None) -> WarmSession:
     header = tape.recorded[0] if tape.recorded else None
     if not isinstance(header, SessionHeaderEntry):
         raise AgentError("SessionCorrupt", f"session {session_id} does not begin with its header")
@@ -123,14 +123,17 @@ async def _open(
         title=header.payload.title,
         metadata=header.payload.metadata,
     )
-    warm = WarmSession(session, RunState(), Projection(options or ContextOptions()), WidgetHost(widgets))
+    warm = WarmSession(session, RunState(), Projection(options or ContextOptions()), WidgetHost())
     tape.follow(warm)
     return warm
 
 
-async def _run_again(tape: Tape, warm: WarmSession) -> None:
+async def _run_again(tape: Tape, warm: WarmSession, widgets: Sequence[Widget[Any]]) -> None:
     started = tape.next
     assert isinstance(started, RunStartedEntry)
+    on_screen = find_widgets(started.payload.widgets, widgets)
+    if on_screen != warm.host.widgets:
+        warm.show(on_screen)
     doors = Doors(
         model=RecordedModel(tape),
         tools=RecordedTools(tape, warm.state),

@@ -34,6 +34,8 @@ from turnlog.contract import (
 from ._abort import RunInterrupted, RunLeft
 from ._decide import AbandonCall, AwaitHuman, CallModel, EndRun, Nothing, RunTools, ShrinkContext, decide
 from ._doors import Doors
+from ._facts import take_facts
+from ._known_widgets import names_to_record
 from ._model_phase import call_model, shrink_context
 from ._recorder import Recorder
 from ._tool_phase import await_human, run_tools, skip_open_calls
@@ -46,6 +48,7 @@ class Runner:
     def __init__(self, warm: WarmSession, doors: Doors, clock: Clock, run_id: str) -> None:
         self.session = warm.session
         self.state = warm.state
+        self._widgets = warm.host.widgets
         self.doors = doors
         self.record = Recorder(warm, clock, run_id)
         self.result: RunResult | None = None
@@ -77,6 +80,7 @@ class Runner:
         record, doors, state = self.record, self.doors, self.state
         while True:
             doors.world.interrupted()
+            take_facts(record, doors)
             if doors.world.paused:
                 for event in await self._let_go():
                     yield event
@@ -138,6 +142,7 @@ class Runner:
                     system_prompt_override=run.system_prompt_override,
                     model_params=run.model_params,
                     output_schema=run.output_schema,
+                    widgets=names_to_record(self._widgets),
                 ),
             )
         )

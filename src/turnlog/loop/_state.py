@@ -185,9 +185,11 @@ class RunState:
                 self.target = entry.payload.target
             case SessionHeaderEntry():
                 self.has_header = True
+            case CompactionSummaryEntry():
+                if self.is_open:
+                    self._count(entry.payload.usage)
             case (
                 BranchSummaryEntry()
-                | CompactionSummaryEntry()
                 | RedactionEntry()
                 | PurgeEntry()
                 | DeltaBatchEntry()
@@ -227,8 +229,7 @@ class RunState:
         self.folds_since_failure = 0
         if failed.error.code == "ModelContextOverflow":
             self.overflow_steps += 1
-        if failed.usage is not None:
-            self.usage = failed.usage if self.usage is None else self.usage + failed.usage
+        self._count(failed.usage)
 
     def _answered(self, entry: ModelOutputEntry) -> None:
         message = entry.payload.message
@@ -243,7 +244,9 @@ class RunState:
         }
         if self.calls:
             self.tool_rounds += 1
-        usage = usage_of(entry)
+        self._count(usage_of(entry))
+
+    def _count(self, usage: TokenUsage | None) -> None:
         if usage is not None:
             self.usage = usage if self.usage is None else self.usage + usage
 

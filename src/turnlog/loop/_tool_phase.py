@@ -34,6 +34,7 @@ from turnlog.tools import ToolAnswer
 from ._abort import RunInterrupted
 from ._decide import AwaitHuman, RunTools
 from ._doors import Answer, Ask, Doors, Finished, Judgement, Later, Progress, Restart, Start
+from ._facts import take_facts
 from ._recorder import Recorder
 from ._state import CallState
 
@@ -102,6 +103,7 @@ async def run_tools(record: Recorder, doors: Doors, order: RunTools) -> AsyncGen
                 alone = False
             case Finished():
                 alone = False
+                take_facts(record, doors)  # first, so that the screen with this result shows them
                 _stage_result(record, doors, news.call, news.answer)
                 await doors.world.hook("after_tool", news.call, news.answer)
                 if doors.tools.running:

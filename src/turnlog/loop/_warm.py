@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
 from turnlog.context import Projection
 from turnlog.contract import Entry
 from turnlog.history import Session
 from turnlog.system import bulk
-from turnlog.widgets import WidgetHost
+from turnlog.widgets import Widget, WidgetHost
 
 from ._state import RunState
 
@@ -20,11 +22,19 @@ class WarmSession:
     projection: Projection
     host: WidgetHost
     broken: bool = False
+    recap_asked_at: int = 0
+    """Tokens of the context that a recap was last asked for."""
 
     def step(self, entry: Entry) -> None:
         self.state.step(entry)
         self.projection.step(entry)
         self.host.step(entry)
+
+    def show(self, widgets: Sequence[Widget[Any]]) -> None:
+        """Put these widgets on the screen, as the log so far makes them."""
+        self.host = WidgetHost(widgets)
+        for entry in (*self.session.entries, *self.session.staged):
+            self.host.step(entry)
 
     def catch_up(self, known: int = 0) -> None:
         """Take in what is in the log after the first ``known`` entries, and what is staged."""

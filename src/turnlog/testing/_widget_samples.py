@@ -3,6 +3,7 @@ reaches for."""
 
 from __future__ import annotations
 
+import gc
 import random
 import sys
 from collections.abc import Callable, Generator, Mapping, Sequence
@@ -152,7 +153,7 @@ def shuffled(value: Any) -> Any:
 def watch_outside() -> Generator[list[str]]:
     """What is called meanwhile that reads a clock, chance, the environment, files or the network."""
     found: list[str] = []
-    before = sys.getprofile()
+    before, collects = sys.getprofile(), gc.isenabled()
 
     def look(frame: FrameType, event: str, arg: Any) -> None:
         module = str(frame.f_globals.get("__name__", "")).partition(".")[0]
@@ -166,11 +167,14 @@ def watch_outside() -> Generator[list[str]]:
         if reached is not None and reached not in found:
             found.append(reached)
 
+    gc.disable()  # whoever watches the collector looks at clocks
     sys.setprofile(look)
     try:
         yield found
     finally:
         sys.setprofile(before)
+        if collects:
+            gc.enable()
 
 
 def _outside(function: Any) -> str | None:

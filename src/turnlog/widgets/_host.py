@@ -78,8 +78,12 @@ class WidgetHost:
         if not self._widgets:
             return
         if isinstance(entry, FoldEntry):
-            # A fold shows the whole screen itself; one without a screen hides what was shown before.
-            self._shown = self._render() if entry.payload.screen is not None else {}
+            # A fold hides what was shown before and shows the whole screen itself, as far as whoever
+            # folded knew the widgets.
+            screen = entry.payload.screen or ""
+            self._shown = {
+                key: text for key, text in self._render().items() if _whole(key[1], text) in screen
+            }
         elif _has_screen(entry):
             self._shown = self._render()
         self._taken.append(entry)
@@ -116,7 +120,7 @@ class WidgetHost:
 
     def screen(self) -> str | None:
         """The whole screen as Markdown, or None when every widget is empty."""
-        return _page([f"## {title}\n\n{text}" for title, text in self.sections()])
+        return _page([_whole(title, text) for title, text in self.sections()])
 
     def changes(self) -> str | None:
         """What the model has not been shown yet: changed sections, whole or as a patch when that is short."""
@@ -210,8 +214,12 @@ def _page(blocks: list[str]) -> str | None:
     return "\n\n".join([TITLE, *blocks]) if blocks else None
 
 
+def _whole(title: str, text: str) -> str:
+    return f"## {title}\n\n{text}"
+
+
 def _block(title: str, text: str, before: str | None) -> str:
-    whole = f"## {title}\n\n{text}"
+    whole = _whole(title, text)
     if before is None:
         return whole
     lines = difflib.unified_diff(before.split("\n"), text.split("\n"), lineterm="", n=0)

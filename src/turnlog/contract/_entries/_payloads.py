@@ -21,7 +21,11 @@ class SessionHeader(Value, frozen=True, kw_only=True):
 
 
 class RunStarted(Value, frozen=True, kw_only=True):
-    """What the loop's decisions depend on, so that replay decides the same."""
+    """What the loop's decisions depend on, so that replay decides the same.
+
+    ``widgets`` names those on the LiveScreen in their order; absent where they are at most ``notebook`` and
+    ``todo``, in this order.
+    """
 
     limits: LoopLimits
     tool_policy: ToolPolicy
@@ -33,6 +37,7 @@ class RunStarted(Value, frozen=True, kw_only=True):
     system_prompt_override: str | None = None
     model_params: JsonObject | None = None
     output_schema: JsonObject | None = None
+    widgets: list[str] | None = None
 
 
 class RunEnded(Value, frozen=True, kw_only=True):
