@@ -66,7 +66,8 @@ pre {{ background: var(--code); border: 1px solid var(--line); border-radius: .4
 details {{ border-left: 2px solid var(--line); margin: .5rem 0; padding-left: .8rem; }}
 summary {{ cursor: pointer; color: var(--soft); font-size: .9rem; overflow-wrap: anywhere; }}
 summary code {{ color: var(--accent); }}
-.wrong summary, .wrong {{ color: var(--wrong); }}
+.wrong summary {{ color: var(--wrong); }}
+details p {{ color: var(--soft); font-size: .85rem; margin: .6rem 0 0; }}
 img {{ max-width: 100%; border-radius: .4rem; display: block; margin: .5rem 0; }}
 .note {{ border-top: 1px solid var(--line); padding-top: .5rem; margin: 1.2rem 0; overflow-wrap: anywhere; }}
 footer {{ border-top: 1px solid var(--line); margin-top: 3rem; padding-top: .8rem; }}
@@ -165,13 +166,10 @@ class _Page:
         status = outcome.status if outcome else "no result"
         wrong = "" if status == "success" else ' class="wrong"'
         took = f", {outcome.elapsed_ms} ms" if outcome and outcome.elapsed_ms is not None else ""
-        shown = ""
-        if result is not None:
-            shown = f"<summary>Result: {status}{took}</summary>"
-            shown = f"<details{wrong}>{shown}{self._result(result)}</details>"
+        shown = "" if result is None else f"<p>Result</p>{self._result(result)}"
         return (
             f"<details{wrong}><summary>Calls <code>{name}</code> · {status}{took}</summary>"
-            f"{_code(call_text(part))}{shown.replace('<details', '<details open', 1)}</details>"
+            f"{_code(call_text(part))}{shown}</details>"
         )
 
     def _result(self, result: ToolResult) -> str:
