@@ -54,6 +54,28 @@ async def test_an_approved_call_that_may_have_run_is_not_run_again(action: str) 
     assert (await replay(stage.store, SESSION)).identical
 
 
+@pytest.mark.spec("T-3", "A-4")
+async def test_refusing_to_run_a_call_again_does_not_say_that_it_never_ran() -> None:
+    stage = Stage()
+    policy = ToolPolicy(outcome_unknown="human", max_calls_per_run=1)
+    agent = stage.agent([Turn(tool_calls=[call("add", a=1, b=2)])], tool_policy=policy)
+    assert isinstance(stage.store, MortalStore)
+    async for event in agent.run_stream("Add.", session=SESSION):
+        if event.kind == "tool_started":
+            stage.store.dead = True
+    stage.store.dead = False
+    second = stage.agent(["I cannot tell."])
+    result = await second.resume(SESSION)
+    assert result is not None and result.status == "awaiting_human"
+    await decide(second, "deny")
+    await second.resume(SESSION)
+    assert stage.effects == ["add 1 2"]
+    assert await outcomes(stage) == ["unknown"]
+    shown = next(e for e in await stage.store.load(SESSION) if e.kind == "tool_results")
+    assert "carol did not let it run again" in shown.payload.message.tool_results[0].payload.content
+    assert (await replay(stage.store, SESSION)).identical
+
+
 @pytest.mark.spec("A-1", "A-2")
 async def test_a_decision_to_abort_from_another_process_runs_nothing() -> None:
     stage = Stage()

@@ -1,0 +1,233 @@
+"""Runs many crashes in a row: a process without threads or event loop that forks a child for each life.
+
+    python -m reliability.crash_zygote '{"scenario": "one_tool", "store": "jsonl", "folder": "/tmp/x"}'
+
+A case is a number of lives, each killed at a named place, one that goes on to the end, and one that checks.
+Prints a JSON report.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+import importlib
+import os
+import random
+import shutil
+import signal
+import sys
+import traceback
+from collections.abc import Callable
+from contextlib import suppress
+from pathlib import Path
+
+import msgspec
+
+from reliability.crash_disk import watch_disk
+from reliability.crash_world import SCENARIOS, STORES, Points, World
+
+_LIFE = 30  # seconds after which a child that hangs is ended, and reported
+
+
+class Order(msgspec.Struct):
+    """``singles`` and ``doubles`` say how many crashes of one and of two kills; -1: at every place there is.
+
+    Fewer than there are places: first one of each kind. ``url`` names a server's store, where a case has a
+    schema instead of a folder.
+    """
+
+    scenario: str
+    store: str
+    folder: str
+    url: str | None = None
+    singles: int = -1
+    doubles: int = 0
+    seed: int = 0
+    planted: str | None = None
+
+
+class Report(msgspec.Struct):
+    singles: int = 0
+    doubles: int = 0
+    places: int = 0
+    kinds: list[str] = []
+    missed: int = 0
+    failures: list[str] = []
+
+
+class Crashes:
+    def __init__(self, order: Order) -> None:
+        self.order = order
+        self.base = Path(order.folder)
+        self.report = Report()
+        self._random = random.Random(f"{order.seed} {order.scenario} {order.store}")
+        self._number = 0
+
+    def run(self) -> Report:
+        first = self._fresh()
+        places = self._record(first)
+        self.report.places = len(places)
+        self.report.kinds = sorted({place.rpartition(" #")[0] for place in places})
+        for place in self._choose(places, self.order.singles):
+            folder = self._fresh()
+            self._crash(folder, place)
+            self._finish(folder, [place])
+            self.report.singles += 1
+        self._run_doubles(places)
+        return self.report
+
+    def _run_doubles(self, places: list[str]) -> None:
+        wanted = self.order.doubles
+        firsts = self._choose(places, -1 if wanted < 0 else min(wanted, len(places)))
+        for index, place in enumerate(firsts):
+            share = -1 if wanted < 0 else wanted // len(firsts) + (index < wanted % len(firsts))
+            crashed = self._fresh()
+            self._crash(crashed, place)
+            seconds = self._choose(self._record(self._copy(crashed)), share)
+            for second in seconds:
+                folder = self._copy(crashed)
+                self._crash(folder, second)
+                self._finish(folder, [place, second])
+                self.report.doubles += 1
+            shutil.rmtree(crashed)
+
+    def _choose(self, places: list[str], count: int) -> list[str]:
+        if count < 0 or count >= len(places):
+            return places
+        by_kind: dict[str, list[str]] = {}
+        for place in places:
+            by_kind.setdefault(place.rpartition(" #")[0], []).append(place)
+        one_each = [self._random.choice(group) for group in by_kind.values()]
+        self._random.shuffle(one_each)
+        rest = [place for place in places if place not in one_each]
+        self._random.shuffle(rest)
+        return (one_each + rest)[:count]
+
+    # ── lives ──
+
+    def _fresh(self) -> Path:
+        self._number += 1
+        folder = self.base / f"case-{self._number}"
+        folder.mkdir(parents=True)
+        return folder
+
+    def _copy(self, folder: Path) -> Path:
+        target = self._fresh()
+        shutil.copytree(folder, target, dirs_exist_ok=True)
+        return target
+
+    def _world(self, folder: Path, points: Points) -> World:
+        order = self.order
+        if order.url is not None:
+            url = f"{order.url}&schema={folder.name.replace('-', '_')}_{os.getppid()}"
+        else:
+            url = STORES[order.store](folder)
+        scenario = SCENARIOS[order.scenario]
+        return World(folder=folder, url=url, scenario=scenario, points=points, planted=order.planted)
+
+    def _record(self, folder: Path) -> list[str]:
+        """The places that a life from here on comes by; it is then checked like any other."""
+
+        def life() -> bytes:
+            points = Points()
+            watch_disk(points)
+            asyncio.run(self._world(folder, points).live())
+            return msgspec.json.encode(points.seen)
+
+        status, said = _fork(life)
+        if status != 0:
+            self.report.failures.append(f"without a crash: {_why(status, said)}")
+            return []
+        self._finish(folder, [])
+        return msgspec.json.decode(said, type=list[str])
+
+    def _crash(self, folder: Path, place: str) -> None:
+        def life() -> bytes:
+            points = Points(place)
+            watch_disk(points)
+            asyncio.run(self._world(folder, points).live())
+            return b""
+
+        status, said = _fork(life)
+        if status == 0:
+            self.report.missed += 1  # threads took another order; it is checked all the same
+        elif status != -signal.SIGKILL:
+            self.report.failures.append(f"{place}: {_why(status, said)}")
+
+    def _finish(self, folder: Path, places: list[str]) -> None:
+        def go_on() -> bytes:
+            asyncio.run(self._world(folder, Points()).live())
+            return b""
+
+        def check() -> bytes:
+            asyncio.run(self._world(folder, Points()).check())
+            return b""
+
+        for life in (go_on, check):
+            status, said = _fork(life)
+            if status != 0:
+                self.report.failures.append(f"{' then '.join(places)}: {_why(status, said)}")
+                return
+        shutil.rmtree(folder)
+
+
+def _why(status: int, said: bytes) -> str:
+    ended = f"signal {-status}" if status < 0 else f"exit {status}"
+    return f"{ended}\n{said.decode(errors='replace')}"
+
+
+def _fork(life: Callable[[], bytes]) -> tuple[int, bytes]:
+    """Run ``life`` in a child: how it ended (a signal as a negative number), and what it said."""
+    reader, writer = os.pipe()
+    pid = os.fork()
+    if pid == 0:
+        os.close(reader)
+        signal.alarm(_LIFE)
+        code = 1
+        try:
+            said, code = life(), 0
+        except BaseException:
+            said = traceback.format_exc().encode()
+        finally:
+            os.write(writer, said)
+            os._exit(code)
+    os.close(writer)
+    said = b""
+    while part := os.read(reader, 1 << 16):
+        said += part
+    os.close(reader)
+    _, status = os.waitpid(pid, 0)
+    return os.waitstatus_to_exitcode(status), said
+
+
+def preload(order: Order) -> None:
+    """Import here what a life imports on its way, so that no child has to."""
+
+    def life() -> bytes:
+        crashes = Crashes(order)
+        world = crashes._world(Path(order.folder) / "preload", Points())
+        world.folder.mkdir(parents=True)
+        watch_disk(Points())
+        asyncio.run(world.live())
+        asyncio.run(world.check())
+        return msgspec.json.encode(list(sys.modules))
+
+    status, said = _fork(life)
+    if status == 0:
+        for name in msgspec.json.decode(said, type=list[str]):
+            if name not in sys.modules and not name.startswith(("__", "reliability")):
+                with suppress(ImportError):
+                    importlib.import_module(name)
+
+
+def main() -> None:
+    order = msgspec.json.decode(sys.argv[1], type=Order)
+    preload(order)
+    gc.collect()
+    gc.freeze()  # pages that no collection touches stay shared with the children
+    report = Crashes(order).run()
+    sys.stdout.buffer.write(msgspec.json.encode(report))
+
+
+if __name__ == "__main__":
+    main()
