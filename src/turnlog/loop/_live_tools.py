@@ -76,16 +76,16 @@ class LiveTools:
 
     async def judge(self, call: CallState, state: RunState) -> Judgement:
         request = _request(call)
-        if call.started is not None and call.decided is not None and call.decided.action in ("deny", "expire"):
+        decided = call.decided
+        if call.started is not None and decided is not None and decided.action in ("deny", "expire"):
             # Not running it again does not undo what it may have done.
             unknown = ToolAnswer.unknown(request.tool_name)
-            return Answer(unknown.noted(f"{call.decided.decided_by} did not let it run again."))
+            return Answer(unknown.noted(f"{decided.decided_by} did not let it run again."))
         refused = self._refuse(request, state, first=call.started is None)
         if refused is not None:
             return refused
         tool = self._registry.get(request.tool_name)
         assert tool is not None
-        decided = call.decided
         if call.requested is not None and decided is not None and decided.action in ("deny", "expire"):
             return Answer(ToolAnswer.denied(denial_text(call.requested, decided)))
         checked = self._executor.validate(request)

@@ -51,8 +51,8 @@ class OutsideRecord:
     """What was seen outside of the log, by something that no crash of the agent can touch.
 
     ``effects`` counts how often the body of a call ran, by idempotency key; ``watched`` names the tools whose
-    bodies are counted, ``rerunnable`` those that may run more than once. ``acknowledged`` holds where the log ended when an append returned,
-    ``told`` the ids of entries that a watcher heard of.
+    bodies are counted, ``rerunnable`` those that may run more than once. ``acknowledged`` holds where the log
+    ended when an append returned, ``told`` the ids of entries that a watcher heard of.
     """
 
     effects: Mapping[str, int] = field(default_factory=dict[str, int])
