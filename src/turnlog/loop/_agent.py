@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
 from contextlib import aclosing
-from typing import Any
+from typing import Any, Literal
 
 from turnlog.approvals import ApprovalPolicy
 from turnlog.context import ContextOptions
@@ -39,6 +39,7 @@ from turnlog.widgets import MemoryNotebookWidget, Widget
 from ._agent_config import AgentConfig
 from ._decisions import record_decision
 from ._hooks import Hooks
+from ._lease import LEASE_TTL
 from ._live import ApprovalHandler
 from ._loop import AgentLoop, drain
 from ._shared import memory_tools, widget_tools
@@ -53,6 +54,10 @@ class Agent:
     URL (``memory:``, ``jsonl:DIR``, ``sqlite:FILE``, ``postgresql://…``). Nothing is opened before its use.
     ``model_options`` are configuration for a model given by name. With ``recap`` a model (True: the same one)
     writes a recap in the background before the context has to be folded, and the fold uses it.
+
+    One writer at a time: a run on a session where another run is going, here or in another process, is
+    refused as ``SessionBusy``, or waits in line with ``on_busy="wait"``. ``lease_ttl`` is how many seconds a
+    session stays closed to other machines after its process died.
     """
 
     def __init__(
@@ -79,6 +84,8 @@ class Agent:
         runtime: Runtime | None = None,
         clock: Clock | None = None,
         ids: IdSource | None = None,
+        on_busy: Literal["refuse", "wait"] = "refuse",
+        lease_ttl: float = LEASE_TTL,
     ) -> None:
         config = config or AgentConfig()
         self.name = name or config.name
@@ -112,6 +119,8 @@ class Agent:
             agent=self,
             approval_ttl=approval_ttl,
             recap=self._recap,
+            on_busy=on_busy,
+            lease_ttl=lease_ttl,
         )
 
     def _recap_model(self, recap: Model | str | bool) -> Model | None:

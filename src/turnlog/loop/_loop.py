@@ -7,7 +7,7 @@ from collections import OrderedDict
 from collections.abc import AsyncGenerator, Sequence
 from contextlib import aclosing
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Literal
 
 from turnlog.approvals import ApprovalPolicy
 from turnlog.context import ContextOptions, Projection
@@ -29,12 +29,14 @@ from turnlog.contract import (
 from turnlog.history import Session
 from turnlog.models import Model
 from turnlog.observe import get_logger
+from turnlog.system import SystemClock
 from turnlog.tools import ToolExecutor, ToolRegistry
 from turnlog.widgets import Widget, WidgetHost
 
-from ._abort import AbortScope
+from ._abort import AbortScope, RunInterrupted
 from ._doors import Doors
 from ._hooks import Hooks
+from ._lease import LEASE_TTL, OnBusy, SessionLease, check_writing
 from ._live import ApprovalHandler, LiveHuman, LiveModel, LiveWorld, Steering
 from ._live_context import LiveContext
 from ._live_tools import LiveTools, ToolWorld
@@ -46,6 +48,8 @@ from ._warm import WarmSession
 
 _WARM_SESSIONS = 64
 _log = get_logger("loop")
+_REAL_TIME = SystemClock()
+"""Leases are kept against other processes, whatever clock this one goes by."""
 
 
 @dataclass(slots=True)
@@ -54,6 +58,8 @@ class OpenRun:
     session_id: str
     scope: AbortScope = field(default_factory=AbortScope)
     steering: Steering = field(default_factory=Steering)
+    held: SessionLease | None = None
+    over: asyncio.Event = field(default_factory=asyncio.Event)
 
 
 class AgentLoop:
@@ -77,6 +83,8 @@ class AgentLoop:
         agent: Any = None,
         approval_ttl: float | None = None,
         recap: Model | None = None,
+        on_busy: Literal["refuse", "wait"] = "refuse",
+        lease_ttl: float = LEASE_TTL,
     ) -> None:
         self._model = model
         self._store = store
@@ -93,6 +101,8 @@ class AgentLoop:
         self._agent = agent
         self._approval_ttl = approval_ttl
         self._recap = recap
+        self._on_busy: Literal["refuse", "wait"] = on_busy
+        self._lease_ttl = check_writing(on_busy, lease_ttl)
         self._warm: OrderedDict[str, WarmSession] = OrderedDict()
         self._runs: dict[str, OpenRun] = {}
 
@@ -102,9 +112,12 @@ class AgentLoop:
     async def run_stream(
         self, run: RunInput, *, instructions: str | None = None
     ) -> AsyncGenerator[RunEvent, None]:
-        opened = self._claim(run.session_id, run.run_id)
+        opened = await self._enter(run.session_id, run.run_id)
         try:
-            warm = await self._open(run.session_id, create=run.auto_create_session)
+            if not run.auto_create_session:
+                await self._open(opened, create=False)  # a claim would make it
+            await self._hold(opened)
+            warm = await self._open(opened, create=run.auto_create_session)
             if warm.state.status == "awaiting_human":
                 raise AgentError(
                     "SessionBusy",
@@ -122,10 +135,15 @@ class AgentLoop:
 
     async def resume_stream(self, session_id: str) -> AsyncGenerator[RunEvent, None]:
         # Claimed before it is opened: a session that a run here is writing must not be read into.
-        opened = self._claim(session_id, f"resume of {session_id}")
+        opened = await self._enter(session_id, f"resume of {session_id}")
         opened.steering.closed = True
         try:
-            warm = await self._open(session_id, create=False)
+            warm = await self._open(opened, create=False)
+            if not warm.state.is_open:
+                return
+            # A process that crashed leaves its lease behind, and is not there to be waited for.
+            await self._hold(opened, "outlast")
+            warm = await self._open(opened, create=False)
             run_id = warm.state.run_id
             if run_id is None or not warm.state.is_open:
                 return
@@ -210,7 +228,8 @@ class AgentLoop:
 
     # ── sessions ──
 
-    async def _open(self, session_id: str, *, create: bool) -> WarmSession:
+    async def _open(self, opened: OpenRun, *, create: bool) -> WarmSession:
+        session_id = opened.session_id
         warm = self._warm.get(session_id)
         if warm is None:
             session = await Session.open(
@@ -221,47 +240,78 @@ class AgentLoop:
         else:
             for entry in await warm.session.refresh():
                 warm.step(entry)
+        warm.session.lease = opened.held.lease if opened.held is not None else None
         self._warm[session_id] = warm
         self._warm.move_to_end(session_id)
         while len(self._warm) > _WARM_SESSIONS:
             self._warm.popitem(last=False)
         return warm
 
-    def _claim(self, session_id: str, run_id: str) -> OpenRun:
-        for other in self._runs.values():
-            if other.session_id == session_id:
+    async def _enter(self, session_id: str, run_id: str) -> OpenRun:
+        """One run at a time here, in the order they came; ``_hold`` then sees to all other processes."""
+        while (other := self._going(session_id)) is not None:
+            if self._on_busy != "wait":
                 raise AgentError(
                     "SessionBusy",
-                    f"run {other.run_id} is going in session {session_id}; "
-                    "wait for it, abort it, or send it the message with Agent.send",
+                    f"run {other.run_id} is going in session {session_id}; wait for it, abort it, send it "
+                    "the message with Agent.send, or give the agent on_busy='wait'",
                 )
+            await other.over.wait()
         opened = OpenRun(run_id, session_id)
         self._runs[run_id] = opened
         return opened
+
+    def _going(self, session_id: str) -> OpenRun | None:
+        return next((run for run in self._runs.values() if run.session_id == session_id), None)
+
+    async def _hold(self, opened: OpenRun, on_busy: OnBusy = "refuse") -> None:
+        """Become the session's writer. What is read from here on, nobody else changes."""
+        held = SessionLease(
+            self._store,
+            opened.session_id,
+            clock=_REAL_TIME,
+            ttl=self._lease_ttl,
+            on_busy="wait" if self._on_busy == "wait" else on_busy,
+            on_lost=opened.scope.request,
+        )
+        try:
+            with opened.scope:  # who waits in line can be aborted
+                await held.__aenter__()
+        except RunInterrupted as stop:
+            raise stop.error from None
+        opened.held = held
 
     async def _release(self, opened: OpenRun) -> None:
         """The session is free for another run; what was told to this one too late to enter it is appended."""
         try:
             while events := opened.steering.take_events():
-                await self._append_events(await self._open(opened.session_id, create=False), events)
+                await self._append_events(await self._open(opened, create=False), events)
         except AgentError as error:
             _log.warning("%s: a widget's event was lost: %s", opened.session_id, error.message)
         finally:
-            self._runs.pop(opened.run_id, None)
+            if (warm := self._warm.get(opened.session_id)) is not None:
+                warm.session.lease = None
+            try:
+                if opened.held is not None:
+                    await opened.held.__aexit__(None, None, None)
+            finally:
+                self._runs.pop(opened.run_id, None)
+                opened.over.set()
 
     # ── widgets, from outside ──
 
     async def append_widget_event(self, session_id: str, event: WidgetEvent) -> Entry | None:
         self._check_event(event)
-        going = next((run for run in self._runs.values() if run.session_id == session_id), None)
+        going = self._going(session_id)
         if going is not None:
             # One writer: the run takes it in between two steps, or leaves it for when it is over.
             going.steering.tell(event)
             return None
-        opened = self._claim(session_id, f"event for {session_id}")
+        opened = await self._enter(session_id, f"event for {session_id}")
         opened.steering.closed = True
         try:
-            warm = await self._open(session_id, create=True)
+            await self._hold(opened)
+            warm = await self._open(opened, create=True)
             if warm.state.is_open and warm.state.status != "awaiting_human":
                 raise AgentError(
                     "SessionBusy",

@@ -1,0 +1,204 @@
+"""The right to write to a session, held while a run goes.
+
+Every entry of a run is written under its lease. A process that was stopped for too long finds its lease
+taken and can write nothing more; one that died leaves a lease that runs out, or that is taken over at once
+where it can be seen that its process is gone.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from collections.abc import Callable, Coroutine
+from contextlib import suppress
+from types import TracebackType
+from typing import Any, Literal, TypeAlias, TypeVar
+
+from turnlog.contract import AgentError, Clock, Lease, Store
+from turnlog.observe import get_logger
+
+from ._owner import describe, forget_owner, is_dead, new_owner
+
+T = TypeVar("T")
+OnBusy: TypeAlias = Literal["refuse", "wait", "outlast"]
+"""When another holds the session: say so at once; wait for as long as it takes; or wait only for a lease
+that nobody renews any more."""
+
+LEASE_TTL = 30.0
+"""Seconds that a lease outlives its holder."""
+
+_FIRST_PAUSE, _LONGEST_PAUSE = 0.02, 0.5
+_TAKEOVERS = 20
+_log = get_logger("loop")
+
+
+def check_writing(on_busy: str, ttl: float) -> float:
+    if on_busy not in ("refuse", "wait"):
+        raise AgentError("ConfigInvalid", f"on_busy is {on_busy!r}; it may be 'refuse' or 'wait'")
+    if not 0.1 <= ttl <= 3600:
+        raise AgentError(
+            "ConfigInvalid",
+            f"lease_ttl is {ttl!r}; it may be 0.1 to 3600 seconds, and 15 to 30 suit most: a process that is "
+            "stopped for longer loses its session",
+        )
+    return ttl
+
+
+class SessionLease:
+    """``async with`` it: claimed inside, renewed every third of ``ttl``, given back at the end.
+
+    Entering raises ``SessionBusy`` as ``on_busy`` says. ``on_lost`` is called once when another took the
+    session over; until then and after, the store refuses what is written under a lost lease.
+    """
+
+    def __init__(
+        self,
+        store: Store,
+        session_id: str,
+        *,
+        clock: Clock,
+        ttl: float = LEASE_TTL,
+        owner: str | None = None,
+        on_busy: OnBusy = "refuse",
+        on_lost: Callable[[AgentError], None] | None = None,
+    ) -> None:
+        self._store = store
+        self._session_id = session_id
+        self._clock = clock
+        self._ttl = ttl
+        self._given_owner = owner
+        self._owner = ""
+        self._on_busy: OnBusy = on_busy
+        self._on_lost = on_lost
+        self._lease: Lease | None = None
+        self._renewing: asyncio.Task[None] | None = None
+
+    @property
+    def lease(self) -> Lease | None:
+        """What appends are made with; None outside of ``async with``."""
+        return self._lease
+
+    async def __aenter__(self) -> SessionLease:
+        self._owner = self._given_owner or new_owner()
+        try:
+            self._lease = await self._claim()
+        except BaseException:
+            forget_owner(self._owner)
+            raise
+        self._renewing = asyncio.get_running_loop().create_task(
+            self._renew(self._lease), name=f"turnlog lease {self._session_id}"
+        )
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        lease, self._lease = self._lease, None
+        renewing, self._renewing = self._renewing, None
+        if renewing is not None:
+            renewing.cancel()
+        try:
+            if lease is not None:
+                await _to_its_end(self._give_back(lease))
+        finally:
+            forget_owner(self._owner)
+
+    async def _give_back(self, lease: Lease) -> None:
+        try:
+            await self._store.release(lease)
+        except AgentError as error:  # it runs out by itself
+            _log.debug("%s: the lease was not given back: %s", self._session_id, error.message)
+
+    async def _renew(self, lease: Lease) -> None:
+        while True:
+            await self._clock.sleep(self._ttl / 3)
+            try:
+                await self._store.renew(lease)
+            except AgentError as error:
+                if error.code != "SessionConcurrentWrite":
+                    # The store is away. Nobody else can claim there either; the next append will tell.
+                    _log.debug("%s: the lease was not renewed: %s", self._session_id, error.message)
+                    continue
+                if self._on_lost is not None:
+                    self._on_lost(lost(self._session_id, error))
+                return
+
+    # Claiming
+
+    async def _claim(self) -> Lease:
+        pause, takeovers = _FIRST_PAUSE, 0
+        seen: tuple[object, float] | None = None  # holder, and when its lease runs out
+        while True:
+            try:
+                return await self._claim_as(self._owner)
+            except AgentError as error:
+                if error.code != "SessionBusy":
+                    raise
+                busy = error
+            holder, left = busy.meta.get("owner"), busy.retry_after or 0.0
+            if isinstance(holder, str) and takeovers < _TAKEOVERS and is_dead(holder):
+                takeovers += 1
+                await self._take_over(holder)
+                continue
+            ends = self._clock.monotonic() + left
+            if self._on_busy == "refuse" or (self._on_busy == "outlast" and _renewed(seen, holder, ends)):
+                raise self._refusal(busy) from busy
+            seen = seen or (holder, ends)
+            await self._clock.sleep(pause * (0.5 + random.random()))  # not all at the same moment
+            pause = min(pause * 1.5, _LONGEST_PAUSE)
+
+    async def _claim_as(self, owner: str) -> Lease:
+        """A claim that is cancelled and succeeds all the same would lock everybody out."""
+        claim = self._store.claim(self._session_id, owner=owner, ttl=self._ttl)
+        return await _to_its_end(claim, undo=self._store.release)
+
+    async def _take_over(self, holder: str) -> None:
+        """A dead process's lease is given back in its name; then it is free, for us or for a faster one."""
+        _log.debug("%s: %s is gone; its lease is free", self._session_id, describe(holder))
+        try:
+            await self._store.release(await self._claim_as(holder))
+        except AgentError as error:
+            if error.code != "SessionBusy":
+                raise
+
+    def _refusal(self, busy: AgentError) -> AgentError:
+        holder = busy.meta.get("owner")
+        if not isinstance(holder, str):
+            return busy
+        return AgentError(
+            "SessionBusy",
+            f"session {self._session_id} is in use by {describe(holder)}; wait for it to finish, or give the "
+            "agent on_busy='wait' to wait in line",
+            meta=busy.meta,
+        )
+
+
+def lost(session_id: str, error: AgentError) -> AgentError:
+    return AgentError(
+        "SessionConcurrentWrite",
+        f"session {session_id} was taken over by another process; this run stops and writes nothing more "
+        "(it was stopped or cut off for longer than its lease lasts)",
+        cause=error,
+        meta=error.meta,
+    )
+
+
+def _renewed(seen: tuple[object, float] | None, holder: object, ends: float) -> bool:
+    """Whether someone is alive behind a lease: it is another one, or it runs out later than it did."""
+    return seen is not None and (holder != seen[0] or ends > seen[1] + 0.25)
+
+
+async def _to_its_end(
+    work: Coroutine[Any, Any, T], undo: Callable[[T], Coroutine[Any, Any, None]] | None = None
+) -> T:
+    """``work``, whole even when it is cancelled meanwhile; then what it did is undone."""
+    task = asyncio.get_running_loop().create_task(work)
+    try:
+        return await asyncio.shield(task)
+    except asyncio.CancelledError:
+        while not task.done():
+            with suppress(asyncio.CancelledError):
+                await asyncio.wait([task])
+        if undo is not None and not task.cancelled() and task.exception() is None:
+            await undo(task.result())
+        raise

@@ -1,0 +1,81 @@
+"""Who holds a session: a name that says which process it is, so that others on the same machine can tell
+whether it still lives."""
+
+from __future__ import annotations
+
+import os
+import socket
+from functools import cache
+
+_live: set[str] = set()
+"""Names that leases of this process go by at the moment."""
+
+
+def new_owner() -> str:
+    """``host/pid/start/space/mark``, different every time; ``start`` and ``space`` tell a process number
+    from the same number used again, after a restart or in another container."""
+    pid = os.getpid()
+    owner = f"{_host()}/{pid}/{_started(pid) or 0}/{_space()}/{os.urandom(4).hex()}"
+    _live.add(owner)
+    return owner
+
+
+def forget_owner(owner: str) -> None:
+    _live.discard(owner)
+
+
+def is_dead(owner: str) -> bool:
+    """Whether ``owner`` is known to be gone. False also means: nobody here can know."""
+    try:
+        host, number, start, space, _ = owner.rsplit("/", 4)
+        pid = int(number)
+    except ValueError:
+        return False
+    if (host, space) != (_host(), _space()) or os.name != "posix":
+        return False
+    if pid == os.getpid():
+        return start == str(_started(pid) or 0) and owner not in _live
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return True
+    except OSError:
+        pass  # another user's; /proc may still tell
+    now = _started(pid)
+    return now is not None and str(now) != start
+
+
+def describe(owner: str) -> str:
+    """For people: ``process 4711 on host``."""
+    try:
+        host, pid, _, _, _ = owner.rsplit("/", 4)
+    except ValueError:
+        return repr(owner)
+    return f"process {pid} on {host}"
+
+
+@cache
+def _host() -> str:
+    return socket.gethostname().replace("/", "-")
+
+
+@cache
+def _space() -> str:
+    """This start of this machine, and within it the room in which process numbers mean the same."""
+    try:
+        with open("/proc/sys/kernel/random/boot_id") as file:
+            boot = file.read().strip()[:8]
+        return f"{boot}-{os.stat('/proc/self/ns/pid').st_ino}"
+    except OSError:
+        return "-"
+
+
+def _started(pid: int) -> int | None:
+    """When a process started, in ticks since the machine did; -1 for one that has ended and is not yet
+    collected; None where nobody says."""
+    try:
+        with open(f"/proc/{pid}/stat", "rb") as file:
+            fields = file.read().rpartition(b")")[2].split()
+    except OSError:
+        return None
+    return -1 if fields[0] in (b"Z", b"X") else int(fields[19])
