@@ -76,6 +76,9 @@ async def replay_entries(
     options: ContextOptions | None = None,
     widgets: Sequence[Widget[Any]] = (),
 ) -> ReplayReport:
+    for entry in recorded:
+        if isinstance(entry, RunStartedEntry):
+            find_widgets(entry.payload.widgets, widgets)  # one that is missing is no difference
     tape = Tape(recorded)
     runs = 0
     open_run = False
