@@ -17,7 +17,7 @@ from reliability.crash_world import SCENARIOS, STORES
 @pytest.mark.parametrize("store", STORES)
 @pytest.mark.parametrize("scenario", SCENARIOS)
 def test_killed_anywhere_a_run_goes_on_and_nothing_is_lost_or_done_twice(scenario: str, store: str) -> None:
-    report = run_crashes(scenario, store, singles=45, doubles=4)
+    report = run_crashes(scenario, store, singles=60, doubles=4)
     assert report.failures == []
     assert report.singles >= len(report.kinds) and report.doubles == 4
     assert {"append before", "append after"} <= set(report.kinds)
