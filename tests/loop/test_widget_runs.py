@@ -286,7 +286,7 @@ async def test_an_edit_while_a_run_is_going_enters_through_the_run() -> None:
     assert fact(1) in shown(stage.model.requests[1]), "before the very next call"
     entries = await stage.check()
     kinds = [entry.kind for entry in entries]
-    assert kinds[-3:] == ["run_ended", "widget_event", "widget_event"] and entries[-1].run_id is None
+    assert kinds[-3:] == ["widget_event", "run_ended", "widget_event"] and entries[-1].run_id is None
     assert kinds.count("widget_event") == 4
     notes = screen_at([NOTES], entries, 10**6) or ""
     assert fact(2) in notes and fact(3) in notes and fact(1) not in notes

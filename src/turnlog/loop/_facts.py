@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, TypeAlias
 
-from turnlog.contract import CompactionSummary, Custom, WidgetEvent
+from turnlog.contract import CompactionSummary, Custom, Entry, WidgetEvent
+from turnlog.history import Session
 
 if TYPE_CHECKING:
     from ._doors import Doors
@@ -16,12 +17,15 @@ Fact: TypeAlias = WidgetEvent | CompactionSummary | Custom
 
 def take_facts(record: Recorder, doors: Doors) -> None:
     """Stage what has come in. A replay finds these entries in the log, where whoever wrote them left them."""
-    session = record.session
     for fact in doors.world.take_facts():
-        match fact:
-            case WidgetEvent():
-                record.stage(session.append_widget_event(fact))
-            case CompactionSummary():
-                record.stage(session.append_compaction(fact))
-            case Custom():
-                record.stage(session.append_custom(fact.name, fact.data))
+        record.stage(append_fact(record.session, fact))
+
+
+def append_fact(session: Session, fact: Fact) -> Entry:
+    match fact:
+        case WidgetEvent():
+            return session.append_widget_event(fact)
+        case CompactionSummary():
+            return session.append_compaction(fact)
+        case Custom():
+            return session.append_custom(fact.name, fact.data)

@@ -25,7 +25,6 @@ from turnlog.contract import (
     RetryPolicy,
     Store,
     StreamError,
-    WidgetEvent,
     scrub,
 )
 from turnlog.history import attach_images
@@ -214,10 +213,9 @@ class Steering:
     def tell(self, fact: Fact) -> None:
         self.facts.append(fact)
 
-    def take_events(self) -> list[WidgetEvent]:
-        """What a host did to widgets and no run has taken in; a recap for a run that is over goes nowhere."""
-        facts, self.facts = self.facts, []
-        return [fact for fact in facts if isinstance(fact, WidgetEvent)]
+    def take_facts(self) -> list[Fact]:
+        taken, self.facts = self.facts, []
+        return taken
 
 
 class LiveWorld:
@@ -239,8 +237,7 @@ class LiveWorld:
         return taken
 
     def take_facts(self) -> list[Fact]:
-        taken, self._steering.facts = self._steering.facts, []
-        return taken
+        return self._steering.take_facts()
 
     def close(self) -> None:
         self._steering.closed = True

@@ -35,6 +35,7 @@ from turnlog.widgets import Widget, WidgetHost
 
 from ._abort import AbortScope, RunInterrupted
 from ._doors import Doors
+from ._facts import Fact, append_fact
 from ._hooks import Hooks
 from ._lease import LEASE_TTL, OnBusy, SessionLease, check_writing
 from ._live import ApprovalHandler, LiveHuman, LiveModel, LiveWorld, Steering
@@ -284,10 +285,10 @@ class AgentLoop:
     async def _release(self, opened: OpenRun) -> None:
         """The session is free for another run; what was told to this one too late to enter it is appended."""
         try:
-            while events := opened.steering.take_events():
-                await self._append_events(await self._open(opened, create=False), events)
+            while facts := opened.steering.take_facts():
+                await self._append_facts(await self._open(opened, create=False), facts)
         except AgentError as error:
-            _log.warning("%s: a widget's event was lost: %s", opened.session_id, error.message)
+            _log.warning("%s: what came as a run ended was lost: %s", opened.session_id, error.message)
         finally:
             if (warm := self._warm.get(opened.session_id)) is not None:
                 warm.session.lease = None
@@ -318,7 +319,7 @@ class AgentLoop:
                     f"run {warm.state.run_id} is open in session {session_id} and does not go here; where it "
                     "goes, its own agent takes the event; where it crashed, resume it first",
                 )
-            return (await self._append_events(warm, [event]))[-1]
+            return (await self._append_facts(warm, [event]))[-1]
         finally:
             await self._release(opened)
 
@@ -333,9 +334,9 @@ class AgentLoop:
         if problem is not None:
             raise AgentError("InvalidEntry", f"event {event.event!r} of widget {event.widget!r}: {problem}")
 
-    async def _append_events(self, warm: WarmSession, events: Sequence[WidgetEvent]) -> list[Entry]:
-        for event in events:
-            warm.step(warm.session.append_widget_event(event))
+    async def _append_facts(self, warm: WarmSession, facts: Sequence[Fact]) -> list[Entry]:
+        for fact in facts:
+            warm.step(append_fact(warm.session, fact))
         try:
             return await warm.session.commit()
         except AgentError:

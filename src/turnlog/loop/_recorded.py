@@ -344,7 +344,9 @@ class RecordedWorld:
         return taken
 
     def take_facts(self) -> list[Fact]:
-        return []  # they are on the tape, and taken in on the way
+        if not self._tape.ended:
+            self._tape.peek()  # takes in those that come next
+        return []
 
     def close(self) -> None:
         return None

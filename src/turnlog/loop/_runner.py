@@ -112,6 +112,7 @@ class Runner:
                     # The answer is shown and safe before the run is closed: there may be a last word.
                     for event in await record.flush():
                         yield event
+                    take_facts(record, doors)
                     if effect.error is None and self._take_steering():
                         continue
                     doors.world.close()
