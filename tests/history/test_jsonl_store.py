@@ -195,3 +195,22 @@ async def test_a_lock_that_is_held_too_long_is_busy(tmp_path: Path) -> None:
         session.append_model_input(user_message("one"))
         with locked(str(tmp_path / "s1.lock"), 1), pytest.raises(AgentError, match="SessionBusy"):
             await session.commit()
+
+
+@pytest.mark.spec("H-4", "H-6")
+@pytest.mark.parametrize("writes", [1, 2, 3])
+async def test_a_torn_write_of_the_lease_leaves_the_one_before(tmp_path: Path, writes: int) -> None:
+    """Cut at every byte: the lease is the one before or the one after, and the session stays usable."""
+    await _two_batches(tmp_path)
+    path = tmp_path / "s1.lock"
+    async with JsonlStore(tmp_path) as store:
+        for number in range(writes):
+            before = path.read_bytes()
+            lease = await store.claim("s1", owner=f"owner-{number}", ttl=0.0)
+    after = path.read_bytes()
+    changed = [at for at in range(len(after)) if after[at : at + 1] != before[at : at + 1]]
+    for cut in range(changed[0], len(after) + 1):
+        path.write_bytes(after[:cut] + before[cut:])
+        async with JsonlStore(tmp_path) as store:
+            again = await store.claim("s1", owner="next", ttl=0.0)
+        assert again.epoch in (lease.epoch, lease.epoch + 1)

@@ -50,7 +50,7 @@ def run_crashes(
         }
         done = subprocess.run(
             [sys.executable, "-m", "reliability.crash_zygote", msgspec.json.encode(order).decode()],
-            env={**os.environ, "PYTHONPATH": str(TESTS)},
+            env={**os.environ, "PYTHONPATH": os.pathsep.join([str(TESTS), os.environ.get("PYTHONPATH", "")])},
             capture_output=True,
             check=False,
         )

@@ -12,26 +12,17 @@ from pathlib import Path
 from typing import Any, TypeVar
 from urllib.parse import quote, unquote
 
-import msgspec
-
-from ..contract import AgentError, Lease, SessionInfo, StoredEntry, Tail, encode, read_envelope
+from ..contract import AgentError, Lease, SessionInfo, StoredEntry, Tail, read_envelope
 from ._base import exists_already, fenced, fork_beyond, is_repeat, leased, moved_on, no_blob, not_found
 from ._blank import blobs_in
 from ._filelock import locked
 from ._jsonl_file import FORMAT_VERSION, ForkPoint, Header, LogFile, render_batch
+from ._jsonl_lease import LeaseRow, read_lease, write_lease
 from ._sqlite_file import sync_folder
 
 F = TypeVar("F", bound=Callable[..., Any])
 _BLOB_NAME = re.compile(r"sha256-[0-9a-f]{64}")
 _fdatasync = getattr(os, "fdatasync", os.fsync)
-
-
-class _LeaseRow(msgspec.Struct):
-    """What the lock file holds."""
-
-    epoch: int = 0
-    owner: str | None = None
-    until: float = 0.0
 
 
 def _writing(method: F) -> F:
@@ -76,7 +67,7 @@ class Folder:
         until: float,
     ) -> None:
         with self._locked(session_id) as lock:
-            row = _read_lease(lock)
+            row = read_lease(lock)
             if lease is not None and (lease.epoch, lease.owner) != (row.epoch, row.owner):
                 raise fenced(lease, row.epoch)
             log = self._look(session_id)
@@ -88,7 +79,7 @@ class Folder:
             self._write(log, render_batch([stored.body for stored in batch], batch[-1].seq, header))
             if lease is not None:
                 row.until = until
-                _write_lease(lock, row)
+                write_lease(lock, row)
 
     @_reading
     def read(self, session_id: str, after: int, upto: int | None) -> list[StoredEntry]:
@@ -221,27 +212,27 @@ class Folder:
     @_writing
     def claim(self, session_id: str, owner: str, ttl: float, now: float) -> int:
         with self._locked(session_id) as lock:
-            row = _read_lease(lock)
+            row = read_lease(lock)
             if row.owner is not None and row.owner != owner and row.until > now:
                 raise leased(session_id, row.owner, row.until - now)
-            _write_lease(lock, _LeaseRow(row.epoch + 1, owner, now + ttl))
+            write_lease(lock, LeaseRow(row.epoch + 1, owner, now + ttl))
             return row.epoch + 1
 
     @_writing
     def renew(self, lease: Lease, until: float) -> None:
         with self._locked(lease.session_id) as lock:
-            row = _read_lease(lock)
+            row = read_lease(lock)
             if (lease.epoch, lease.owner) != (row.epoch, row.owner):
                 raise fenced(lease, row.epoch)
             row.until = until
-            _write_lease(lock, row)
+            write_lease(lock, row)
 
     @_writing
     def release(self, lease: Lease) -> None:
         with self._locked(lease.session_id) as lock:
-            row = _read_lease(lock)
+            row = read_lease(lock)
             if (lease.epoch, lease.owner) == (row.epoch, row.owner):
-                _write_lease(lock, _LeaseRow(row.epoch))
+                write_lease(lock, LeaseRow(row.epoch))
 
     # Files
 
@@ -367,22 +358,3 @@ def _write_all(descriptor: int, data: bytes) -> None:
     view = memoryview(data)
     while view:
         view = view[os.write(descriptor, view) :]
-
-
-def _read_lease(descriptor: int) -> _LeaseRow:
-    line = _read_all(descriptor, 0, 1 << 16).partition(b"\n")[0]
-    try:
-        return msgspec.json.decode(line, type=_LeaseRow) if line else _LeaseRow()
-    except msgspec.MsgspecError as error:
-        raise AgentError(
-            "SessionCorrupt",
-            "a session's .lock file, which holds its lease, cannot be read; make sure that no writer runs "
-            "and delete it",
-            cause=error,
-        ) from error
-
-
-def _write_lease(descriptor: int, row: _LeaseRow) -> None:
-    os.lseek(descriptor, 0, os.SEEK_SET)
-    _write_all(descriptor, encode(row) + b"\n")  # one line in one write; what may follow it is older
-    os.fsync(descriptor)
