@@ -104,10 +104,27 @@ def test_then_the_oldest_stretch_becomes_text_and_the_next_leaves_it_alone() -> 
 
 
 def test_a_fold_that_frees_too_little_is_refused() -> None:
-    options = ContextOptions(fold_at=4_000, min_freed_tokens=8_000)
+    options = ContextOptions(fold_at=4_000, min_freed_share=0.9)
     projection = grow(Log(), 4, options=options)
     assert plan_fold(projection, target=CLAUDE) is None
     assert plan_fold(projection, target=CLAUDE, reason="manual") is not None
+
+
+@pytest.mark.spec("C-4")
+def test_a_small_window_folds_though_it_can_never_free_what_a_large_one_must() -> None:
+    options = ContextOptions(fold_at=4_000)
+    fold = plan_fold(grow(Log(), 4, options=options), target=CLAUDE)
+    assert fold is not None
+    assert 600 <= fold.tokens_before - fold.tokens_after < options.min_freed_tokens
+
+
+@pytest.mark.spec("C-10", "C-9")
+def test_a_models_own_word_on_its_window_comes_before_the_table() -> None:
+    known = {CLAUDE: 32_000}
+    options = ContextOptions()
+    assert smallest_limits(options, [CLAUDE, GPT], known.get) == ModelLimits(32_000)
+    assert smallest_limits(options, [GPT], known.get).window == smallest_limits(options, [GPT]).window
+    assert smallest_limits(ContextOptions(window=9_000), [CLAUDE], known.get).window == 9_000
 
 
 def test_a_cold_cache_and_the_end_of_a_turn_fold_earlier() -> None:

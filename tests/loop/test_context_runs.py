@@ -24,7 +24,7 @@ from turnlog.contract import (
 )
 from turnlog.history import Session
 from turnlog.loop import fork_session, replay
-from turnlog.models import ModelRequest
+from turnlog.models import ModelRequest, ProviderRouter, by_role
 from turnlog.testing import FaultStore, ScriptedModel, StoreFault, Turn, VirtualClock
 
 ROOMY = ContextOptions(preview_at=100_000)
@@ -83,6 +83,35 @@ async def test_a_model_with_a_known_window_needs_no_setting() -> None:
     await agent.run("Count.", session=SESSION)
     assert max(map(tokens, model.requests)) < 8_192
     assert len(await stage.folds()) >= 1
+
+
+@pytest.mark.spec("C-9", "C-10")
+async def test_a_model_that_says_its_window_needs_no_setting_either() -> None:
+    """A router's budget follows the smallest window of the models in use, and not of those that are not."""
+    stage = ContextStage()
+
+    def made(name: str, window: int, turns: list[Any]) -> ScriptedModel:
+        return ScriptedModel(turns, model_id=name, context_window=window, clock=stage.clock, ids=stage.ids)
+
+    small = made("small-1", 9_000, [*halls(*range(6)), "And so on."])
+    large = made("large-1", 90_000, halls(*range(6)))
+    tiny = made("tiny-1", 2_000, [])
+    router = ProviderRouter(
+        {"small": small, "large": large, "tiny": tiny},
+        policy=by_role({"quick": "small", "deep": "large"}),
+        clock=stage.clock,
+        ids=stage.ids,
+    )
+    options = ContextOptions(preview_at=100_000)
+    agent = Agent(router, tools=[stock], store=stage.store, clock=stage.clock, ids=stage.ids, context=options)
+    await agent.run("Count.", session="a", role="deep")
+    assert await stage.folds("a") == []
+    await agent.run("Count.", session="b", role="quick")
+    assert len(await stage.folds("b")) >= 1
+    assert max(map(tokens, small.requests)) < 9_000
+    await agent.run("Go on.", session="a", role="quick")
+    assert [fold.reason for fold in await stage.folds("a")] == ["threshold"]
+    assert tokens(small.requests[-1]) < 9_000
 
 
 @pytest.mark.spec("C-4")

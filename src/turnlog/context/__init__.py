@@ -12,7 +12,7 @@ from ._build import (
 from ._explain import ContextDiff, ContextView, GaugePart, diff_contexts, explain, gauge
 from ._grains import Grains, extract_words, make_grains
 from ._lane import ContextStats, ModelContext
-from ._limits import LIMITS, ModelLimits, fold_threshold, lookup_limits, smallest_limits
+from ._limits import LIMITS, ModelLimits, WindowOf, fold_threshold, lookup_limits, smallest_limits
 from ._options import ContextOptions
 from ._oversize import make_preview
 from ._planner import FoldPlanner, FoldReason, plan_fold
@@ -40,6 +40,7 @@ __all__ = [
     "Projection",
     "TokenMeter",
     "Vocabulary",
+    "WindowOf",
     "build_context",
     "compute_context_updates",
     "diff_contexts",

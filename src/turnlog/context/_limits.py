@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from typing import NamedTuple
+from collections.abc import Callable, Iterable
+from typing import NamedTuple, TypeAlias
 
 from turnlog.contract import ModelInvocationDescriptor
 
 from ._options import ContextOptions
+
+WindowOf: TypeAlias = Callable[[ModelInvocationDescriptor], "int | None"]
+"""A model's own word on its window, in tokens; None where it has none."""
 
 
 class ModelLimits(NamedTuple):
@@ -94,11 +97,22 @@ def lookup_limits(model: str) -> ModelLimits:
     return LIMITS.get(best, ModelLimits())
 
 
-def smallest_limits(options: ContextOptions, targets: Iterable[ModelInvocationDescriptor]) -> ModelLimits:
-    """What holds for all of these models at once; what the options say comes first."""
-    found = [lookup_limits(target.model) for target in targets]
-    windows = [limits.window for limits in found if limits.window is not None]
-    steps = [limits.price_step for limits in found if limits.price_step is not None]
+def smallest_limits(
+    options: ContextOptions,
+    targets: Iterable[ModelInvocationDescriptor],
+    window_of: WindowOf | None = None,
+) -> ModelLimits:
+    """What holds for all of these models at once; what the options say comes first, then what ``window_of``
+    knows of a model, then the table."""
+    windows: list[int] = []
+    steps: list[int] = []
+    for target in targets:
+        limits = lookup_limits(target.model)
+        window = (window_of(target) if window_of is not None else None) or limits.window
+        if window is not None:
+            windows.append(window)
+        if limits.price_step is not None:
+            steps.append(limits.price_step)
     return ModelLimits(
         options.window or min(windows, default=None), options.price_step or min(steps, default=None)
     )

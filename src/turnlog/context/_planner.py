@@ -10,7 +10,7 @@ from turnlog.contract import AgentError, Fold, FoldItem, FoldSegment, ModelInvoc
 from ._digest import Line, digest_units, gist_of, render_lines
 from ._fold import apply_fold, can_cut, is_settled, without_screens
 from ._lane import unit_weight
-from ._limits import ModelLimits, fold_threshold, smallest_limits
+from ._limits import ModelLimits, WindowOf, fold_threshold, smallest_limits
 from ._merge import shrink_lines
 from ._oversize import excerpt
 from ._projection import Projection
@@ -38,8 +38,15 @@ class Aim(NamedTuple):
 class FoldPlanner:
     """Plans one fold over a projection. Looks at nothing but its arguments."""
 
-    def __init__(self, projection: Projection, *, target: ModelInvocationDescriptor | None = None) -> None:
+    def __init__(
+        self,
+        projection: Projection,
+        *,
+        target: ModelInvocationDescriptor | None = None,
+        window_of: WindowOf | None = None,
+    ) -> None:
         self.projection = projection
+        self._window_of = window_of
         self.options = projection.options
         self.target = target
         self.units: list[Unit] = projection.units
@@ -78,10 +85,11 @@ class FoldPlanner:
             )
         self.units = without_screens(self.units)  # only now: a plan that is not due costs nothing
         aim = self._aim(due, before, threshold, overflow_step)
-        if not self._is_worth_trying(aim):
+        least = self._least_freed(before, threshold)
+        if not self._is_worth_trying(aim, least):
             return None
         self._work(aim)
-        return self._finish(due, before, overflow_step)
+        return self._finish(due, before, overflow_step, least)
 
     # ── whether ──
 
@@ -94,7 +102,7 @@ class FoldPlanner:
             targets = dict(self.projection.targets)
             if self.target is not None:
                 targets[self.target] = None
-            limits = smallest_limits(self.options, targets)
+            limits = smallest_limits(self.options, targets, self._window_of)
         return fold_threshold(self.options, limits)
 
     def _check_head(self, threshold: int) -> None:
@@ -136,14 +144,19 @@ class FoldPlanner:
             merge_at=int(self.projection.meter.weight(threshold, self.target) * options.merge_share),
         )
 
-    def _is_worth_trying(self, aim: Aim) -> bool:
+    def _least_freed(self, before: int, threshold: int) -> int:
+        """A fold breaks the cache: less than this is not worth it. In a small window even a little is."""
+        share = self.options.min_freed_share
+        return int(max(share * before, min(self.options.min_freed_tokens, share * threshold)))
+
+    def _is_worth_trying(self, aim: Aim, least: int) -> bool:
         """Whether enough could be freed at best; says so at the cost of a sum, before any text is made."""
         if aim.reason in {"overflow", "manual"}:
             return True
         weights = [unit_weight(unit, self.options) for unit in self.units]
         kept = self.kept_from(aim.tail)
         most = sum(weights[:kept]) + max(weights[kept:], default=0)
-        return self.projection.meter.tokens(most, self.target) >= self.options.min_freed_tokens
+        return self.projection.meter.tokens(most, self.target) >= least
 
     # ── what ──
 
@@ -341,7 +354,7 @@ class FoldPlanner:
     def _apply(self, fold: Fold) -> None:
         self.units = apply_fold(self.units, fold, entry_id="", timestamp="")
 
-    def _finish(self, reason: FoldReason, before: int, step: int) -> Fold | None:
+    def _finish(self, reason: FoldReason, before: int, step: int, least: int) -> Fold | None:
         fold = Fold(
             reason=reason,
             tokens_before=before,
@@ -363,9 +376,7 @@ class FoldPlanner:
             )
         if reason == "manual":
             return fold if freed > 0 else None
-        options = self.options
-        enough = freed >= options.min_freed_tokens and freed >= options.min_freed_share * before
-        return fold if enough else None
+        return fold if freed >= least else None
 
     def _remaining_items(self) -> list[FoldItem]:
         """Items of entries that a segment swallowed afterwards say nothing any more."""

@@ -8,6 +8,7 @@ from turnlog.context import (
     FoldPlanner,
     ModelContext,
     Projection,
+    WindowOf,
     hints_section,
     input_sections,
     result_sections,
@@ -40,24 +41,28 @@ class LiveContext:
         clock: Clock,
         hints: JsonObject | None = None,
         recap: BackgroundRecap | None = None,
+        window_of: WindowOf | None = None,
     ) -> None:
         self._projection = projection
         self._host = host
         self._clock = clock
         self._hints = hints
         self._recap = recap
+        self._window_of = window_of
 
     def fold_before(self, state: RunState, target: ModelInvocationDescriptor) -> Fold | None:
         """A fold when the context is past its threshold; earlier at a turn's end or on a cold cache."""
-        planner = FoldPlanner(self._projection, target=target)
+        planner = FoldPlanner(self._projection, target=target, window_of=self._window_of)
         return planner.plan("threshold", cold=self._is_cold(state), turn_end=state.call_index == 0)
 
     def fold_overflow(self, state: RunState, step: int, target: ModelInvocationDescriptor) -> Fold | None:
-        return FoldPlanner(self._projection, target=target).plan("overflow", overflow_step=step)
+        planner = FoldPlanner(self._projection, target=target, window_of=self._window_of)
+        return planner.plan("overflow", overflow_step=step)
 
     def begin_recap(self, context: ModelContext, target: ModelInvocationDescriptor) -> None:
         if self._recap is not None:
-            self._recap.consider(context, target)
+            planner = FoldPlanner(self._projection, target=target, window_of=self._window_of)
+            self._recap.consider(context, planner.threshold())
 
     def screen(self) -> str | None:
         return self._host.screen()

@@ -165,7 +165,9 @@ class AgentLoop:
             recap = BackgroundRecap(self._recap, self._store, warm, opened.steering.tell)
         hints = run.runtime_hints if run is not None else None
         runner = self._runner(
-            opened, warm, LiveContext(warm.projection, warm.host, self._clock, hints, recap)
+            opened,
+            warm,
+            LiveContext(warm.projection, warm.host, self._clock, hints, recap, self._model.window_of),
         )
         watchdog = self._watch(opened, warm, run)
         hooked = bool(self._hooks.on_event)

@@ -5,8 +5,8 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable
 
-from turnlog.context import FoldPlanner, ModelContext
-from turnlog.contract import AgentError, Custom, ModelInvocationDescriptor, Store
+from turnlog.context import ModelContext
+from turnlog.contract import AgentError, Custom, Store
 from turnlog.models import Model
 from turnlog.observe import get_logger
 
@@ -35,12 +35,13 @@ class BackgroundRecap:
         self._deliver = deliver
         self._task: asyncio.Task[None] | None = None
 
-    def consider(self, context: ModelContext, target: ModelInvocationDescriptor) -> None:
-        """Ask, if the context has grown far enough. The provider has just read ``context``: it is cached."""
+    def consider(self, context: ModelContext, threshold: int) -> None:
+        """Ask, if ``context``, which is folded at ``threshold`` tokens, has grown far enough.
+
+        The provider has just read it, so that reading it again costs little."""
         warm = self._warm
         if self._task is not None or warm.projection.recap is not None:
             return
-        threshold = FoldPlanner(warm.projection, target=target).threshold()
         tokens = context.stats.estimated_tokens
         if tokens < warm.recap_asked_at:
             warm.recap_asked_at = 0  # a fold has been since

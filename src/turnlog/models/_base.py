@@ -191,6 +191,10 @@ class Model(ABC):
         """Who would answer this call, and why. A router chooses here; a plain model is its own target."""
         return self.descriptor, None
 
+    def window_of(self, target: ModelInvocationDescriptor) -> int | None:
+        """The context window of ``target`` in tokens, where this model knows it."""
+        return self.model_info().context_window if target == self.descriptor else None
+
     @property
     def descriptor(self) -> ModelInvocationDescriptor:
         return ModelInvocationDescriptor(

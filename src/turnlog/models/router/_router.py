@@ -228,6 +228,10 @@ class ProviderRouter(Model):
         if self._observer is not None:
             self._observer(RouterNotice(kind=kind, route=name, metadata=metadata, **more))
 
+    def window_of(self, target: ModelInvocationDescriptor) -> int | None:
+        windows = (route.model.window_of(target) for route in self._routes.values())
+        return min((window for window in windows if window is not None), default=None)
+
     def model_info(self) -> ModelInfo:
         infos = [route.model.model_info() for route in self._routes.values()]
         windows = [info.context_window for info in infos if info.context_window is not None]
