@@ -92,14 +92,14 @@ class SqliteStore(StoreBase):
 
     async def claim(self, session_id: str, *, owner: str, ttl: float) -> Lease:
         check_session_id(session_id)
-        epoch = await self._write(partial(self._writer.claim, session_id, owner, ttl, self._now()))
+        epoch = await self._lease(partial(self._writer.claim, session_id, owner, ttl, self._now()))
         return Lease(session_id=session_id, owner=owner, epoch=epoch, ttl=ttl)
 
     async def renew(self, lease: Lease) -> None:
-        await self._write(partial(self._writer.renew, lease, self._now() + lease.ttl))
+        await self._lease(partial(self._writer.renew, lease, self._now() + lease.ttl))
 
     async def release(self, lease: Lease) -> None:
-        await self._write(partial(self._writer.release, lease))
+        await self._lease(partial(self._writer.release, lease))
 
     async def close(self) -> None:
         """Give file and threads back. A later call opens the file again."""
@@ -108,6 +108,9 @@ class SqliteStore(StoreBase):
 
     async def _write(self, work: Any) -> Any:
         return await self._writing.do(partial(self._writer.alone, work))
+
+    async def _lease(self, work: Any) -> Any:
+        return await self._writing.do(partial(self._writer.briefly, work))
 
     def _forget(self) -> None:
         for engine in (self._writer, self._reader):
