@@ -51,5 +51,5 @@ def table(text: str, heading: str) -> list[list[str]]:
     for line in lines:
         if not line.startswith("|"):
             break
-        rows.append([cell.strip() for cell in line.strip("|").split(" | ")])
+        rows.append([cell.strip() for cell in line.strip().strip("|").split("|")])
     return rows

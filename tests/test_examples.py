@@ -36,7 +36,7 @@ def lines(text: str) -> list[str]:
     return [line.strip() for line in text.splitlines() if line.strip()]
 
 
-@pytest.mark.spec("A-2", "A-3")
+@pytest.mark.spec("A-2")
 def test_approval_days_later(tmp_path: Path) -> None:
     assert lines(run(tmp_path, str(EXAMPLES / "approval_days_later.py"))) == [
         "ask:",
@@ -50,7 +50,6 @@ def test_approval_days_later(tmp_path: Path) -> None:
     ]
 
 
-@pytest.mark.spec("T-3")
 def test_resume_after_crash(tmp_path: Path) -> None:
     shown = lines(run(tmp_path, str(EXAMPLES / "resume_after_crash.py")))
     assert shown[:2] == [
@@ -95,7 +94,6 @@ def test_the_adapters_own_tests_pass() -> None:
     assert "3 passed" in shown
 
 
-@pytest.mark.spec("P-3")
 def test_the_adapter_is_found_by_its_entry_point(tmp_path: Path) -> None:
     """As pip would install it: the package, and beside it what its pyproject.toml declares."""
     project = tomllib.loads(page("examples/custom_adapter/pyproject.toml"))["project"]

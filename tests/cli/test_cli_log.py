@@ -163,7 +163,6 @@ def test_compact(told: Shell) -> None:
     assert len(told.kinds("s1")) == 16
 
 
-@pytest.mark.spec("H-9")
 def test_purge(any_shell: Shell) -> None:
     shell = any_shell
     shell.ok("run", "-m", shell.script("Is he?"), "-s", "s1", SECRET)

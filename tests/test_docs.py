@@ -1,0 +1,168 @@
+"""The pages in docs/ say what the code does: their code runs, their tables are the code's tables."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import re
+from importlib import import_module
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from doc_pages import ROOT, blocks, page, table
+from turnlog.context import ContextOptions
+from turnlog.contract import CODES, FINISH_REASONS, TRANSITIONS, user_message
+from turnlog.models import BUILT_IN, ModelConfig, load_model
+from turnlog.testing import ScriptedModel, Turn
+from turnlog.tools import ToolOptions
+
+
+def code(text: str) -> list[str]:
+    return re.findall(r"`([^`]+)`", text)
+
+
+# ── architecture.md ──
+
+
+def test_the_state_diagram_is_the_table_of_transitions() -> None:
+    (diagram,) = (b.text for b in blocks(page("docs/architecture.md"), "mermaid") if "stateDiagram" in b.text)
+    drawn = re.findall(r"^ +(\w+) --> (\w+): (.+)$", diagram, re.M)
+    assert {(start, end): why for start, end, why in drawn} == TRANSITIONS
+    assert len(drawn) == len(TRANSITIONS)
+
+
+def test_every_room_is_described() -> None:
+    described = {name for row in table(page("docs/architecture.md"), "room") for name in code(row[0])}
+    there = {path.parent.name for path in (ROOT / "src" / "turnlog").glob("*/__init__.py")}
+    assert described == there
+
+
+def test_files_named_in_the_page_exist() -> None:
+    for row in table(page("docs/architecture.md"), "you want to know"):
+        for name in code(row[1]):
+            assert (ROOT / "src" / "turnlog" / name).exists(), name
+
+
+# ── context.md ──
+
+
+def test_the_options_table_is_the_options() -> None:
+    rows = {code(row[0])[0]: code(row[1]) for row in table(page("docs/context.md"), "option")}
+    defaults = ContextOptions()
+    assert list(rows) == list(ContextOptions.__struct_fields__)
+    for name, shown in rows.items():
+        value = getattr(defaults, name)
+        assert ([] if value is None else [value]) == [_literal(text) for text in shown], name
+
+
+def _literal(text: str) -> Any:
+    return {"True": True, "False": False}.get(text) if text.isalpha() else json.loads(text.replace("_", ""))
+
+
+# ── providers.md ──
+
+PROVIDERS = page("docs/providers.md")
+
+
+def test_every_prefix_is_listed_with_its_variables() -> None:
+    rows = {code(row[0])[-1].rstrip(":"): row for row in table(PROVIDERS, "name")}
+    assert set(rows) == set(BUILT_IN)
+    for prefix, row in rows.items():
+        module, _, attribute = BUILT_IN[prefix].partition(":")
+        model: Any = getattr(import_module(module), attribute)
+        assert tuple(code(row[2])) == getattr(model, "key_variables", ()), prefix
+        assert tuple(code(row[3])) == getattr(model, "url_variables", ()), prefix
+        fields = getattr(getattr(model, "config_type", None), "__struct_fields__", ())
+        assert set(code(row[4])) <= set(fields), prefix
+
+
+def test_the_common_fields_exist() -> None:
+    (sentence,) = re.findall(
+        r"^Every model also takes (.*?); those behind HTTP (.*?)\. ", PROVIDERS, re.M | re.S
+    )
+    assert set(code(sentence[0])) | {"model_id"} == set(ModelConfig.__struct_fields__)
+    http = load_model("openai-chat:m").get_config().__struct_fields__
+    assert set(code(sentence[1])) <= set(http)
+
+
+FINISH_TABLES = {
+    1: ("openai_chat", "FINISH"),
+    2: ("openai_responses", "_INCOMPLETE"),
+    3: ("anthropic", "_FINISH"),
+    4: ("google", "_FINISH"),
+    5: ("bedrock", "_FINISH"),
+}
+
+
+def test_finish_reasons_are_the_adapters_own() -> None:
+    rows = {code(row[0])[0]: row for row in table(PROVIDERS, "ours")}
+    assert tuple(rows) == FINISH_REASONS
+    for column, (folder, name) in FINISH_TABLES.items():
+        known: dict[str, str] = getattr(import_module(f"turnlog.models.{folder}._stream"), name)
+        for reason, row in rows.items():
+            for word in code(row[column]):
+                assert known.get(word, "stop" if word == "completed" else None) == reason, (folder, word)
+
+
+def test_error_codes_and_whether_to_try_again() -> None:
+    rows = {code(row[0])[0]: row[1] for row in table(PROVIDERS, "code")}
+    ours = {name for name, info in CODES.items() if info.category == "model"}
+    assert set(rows) == ours
+    for name, again in rows.items():
+        assert again.startswith("yes") == CODES[name].retryable, name
+
+
+async def test_the_parrot_speaks() -> None:
+    (block,) = blocks(PROVIDERS, "python")
+    room: dict[str, Any] = {}
+    exec(compile(block.text, "docs/providers.md", "exec"), room)
+    kinds = [delta.kind async for delta in room["ParrotModel"]("grey").stream([user_message("Hello you")])]
+    assert kinds == ["start", "text", "text", "done"]
+
+
+# ── quickstart.md ──
+
+
+@pytest.fixture
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+def test_the_quickstart_runs_from_top_to_bottom(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    room: dict[str, Any] = {}
+    for block in blocks(page("docs/quickstart.md"), "python"):
+        if block.note.startswith("script: "):
+            turns = json.loads(block.note.removeprefix("script: "))
+            room["model"] = ScriptedModel([_turn(turn) for turn in turns])
+        # The line number of a failure is that of the page.
+        exec(compile("\n" * block.line + block.text, "docs/quickstart.md", "exec"), room)
+    shown = capsys.readouterr().out
+    for words in (
+        "completed Paris.",
+        "The Louvre, first.",
+        "calls weather {'city': 'Rome'}",
+        "nothing was open",
+        "identical",
+        "True ['user']",
+        "awaiting_human",
+        "Booked the Ritz.",
+        "- **guests**: four",
+        "First the flights.",
+        "tokens, about",
+    ):
+        assert words in shown, words
+    assert asyncio.iscoroutinefunction(room["test_it_asks_about_the_weather"])
+
+
+def _turn(turn: Any) -> str | Turn:
+    if isinstance(turn, str):
+        return turn
+    return Turn(**{"tool_calls" if key == "toolCalls" else key: value for key, value in turn.items()})
+
+
+def test_the_tool_options_exist() -> None:
+    listed = {name for row in table(page("docs/quickstart.md"), "option of `@tool`") for name in code(row[0])}
+    assert listed <= set(ToolOptions.__dataclass_fields__)
