@@ -80,7 +80,7 @@ def test_every_prefix_is_listed_with_its_variables() -> None:
 
 def test_the_common_fields_exist() -> None:
     (sentence,) = re.findall(
-        r"^Every model also takes (.*?); those behind HTTP (.*?)\. ", PROVIDERS, re.M | re.S
+        r"^Every model also takes (.*?);\sthose behind HTTP (.*?)\.\s", PROVIDERS, re.M | re.S
     )
     assert set(code(sentence[0])) | {"model_id"} == set(ModelConfig.__struct_fields__)
     http = load_model("openai-chat:m").get_config().__struct_fields__
