@@ -167,8 +167,11 @@ class _Page:
         wrong = "" if status == "success" else ' class="wrong"'
         took = f", {outcome.elapsed_ms} ms" if outcome and outcome.elapsed_ms is not None else ""
         shown = "" if result is None else f"<p>Result</p>{self._result(result)}"
+        asked, came = _short(part.payload.raw_args_text), ""
+        if result is not None and not isinstance(result.content, list):
+            came = f" → {_short(result_text(result))}"
         return (
-            f"<details{wrong}><summary>Calls <code>{name}</code> · {status}{took}</summary>"
+            f"<details{wrong}><summary>Calls <code>{name}</code> {asked}{came} · {status}{took}</summary>"
             f"{_code(call_text(part))}{shown}</details>"
         )
 
@@ -206,6 +209,11 @@ def _prose(text: str) -> str:
 
 def _code(text: str) -> str:
     return f"<pre>{escape(text)}</pre>"
+
+
+def _short(text: str, limit: int = 60) -> str:
+    text = one_line(text)
+    return escape(text if len(text) <= limit else text[: limit - 1] + "…")
 
 
 def _time(timestamp: str) -> str:

@@ -100,7 +100,8 @@ def describe_note(entry: Entry) -> str | None:
         case ApprovalDecidedEntry():
             done = {"approve": "approved", "deny": "denied", "modify": "approved with other arguments"}
             action = done.get(entry.payload.action, entry.payload.action)
-            return f"Call {entry.payload.tool_call_id} {action} by {entry.payload.decided_by}"
+            note = f": {entry.payload.note}" if entry.payload.note else ""
+            return f"Call {entry.payload.tool_call_id} {action} by {entry.payload.decided_by}{note}"
         case ModelChangeEntry():
             return f"The model is now {entry.payload.target.model}"
         case FoldEntry():
