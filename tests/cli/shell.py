@@ -10,7 +10,8 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -105,6 +106,11 @@ class Shell:
             check=False,
         )
         return Done(done.returncode, done.stdout.decode(), done.stderr.decode())
+
+    def each(self, commands: Iterable[list[str]]) -> list[Done]:
+        """Run several commands that do not touch each other, some at a time."""
+        with ThreadPoolExecutor(4) as pool:
+            return list(pool.map(lambda args: self(*args), commands))
 
     def ok(self, *args: str, stdin: str = "") -> Done:
         """Run a command that must succeed."""

@@ -9,10 +9,14 @@ import subprocess
 import sys
 from importlib.util import find_spec
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from cli.shell import Done, Shell
+from turnlog.contract import SCHEMA_VERSION, SessionHeader, seal
+from turnlog.history import open_store
+from turnlog.system import SystemClock, SystemIds
 
 KEY = "sk-proj-AbCdEf0123456789AbCdEf"
 COMMANDS = (
@@ -65,17 +69,18 @@ def told(tmp_path_factory: pytest.TempPathFactory) -> Shell:
 
 
 MODELS = [
-    ("nothing:here", 1, "no model prefix 'nothing'; known are anthropic"),
-    ("openai-chat:", 1, "'openai-chat:' names no model"),
-    ("scripted:none.json", 1, "script none.json: cannot be read"),
-    ("scripted:garbage.json", 1, "script garbage.json: Expecting value: line 1"),
-    ("scripted:turns.json", 1, "script turns.json: turns[0]: Object contains unknown field `txt`"),
+    ("nothing:here", "no model prefix 'nothing'; known are anthropic"),
+    ("openai-chat:", "'openai-chat:' names no model"),
+    ("scripted:none.json", "script none.json: cannot be read"),
+    ("scripted:garbage.json", "script garbage.json: Expecting value: line 1"),
+    ("scripted:turns.json", "script turns.json: turns[0]: Object contains unknown field `txt`"),
 ]
 
 
-@pytest.mark.parametrize(("model", "code", "words"), MODELS)
-def test_a_model_that_cannot_be(told: Shell, model: str, code: int, words: str) -> None:
-    one_sentence(told("run", "-m", model, "Hi"), code, words)
+def test_models_that_cannot_be(told: Shell) -> None:
+    done = told.each([["run", "-m", model, "Hi"] for model, _ in MODELS])
+    for (_, words), one in zip(MODELS, done, strict=True):
+        one_sentence(one, 1, words)
 
 
 KEYS = [
@@ -86,9 +91,10 @@ KEYS = [
 ]
 
 
-@pytest.mark.parametrize(("model", "variable"), KEYS)
-def test_a_missing_key_names_its_variable(shell: Shell, model: str, variable: str) -> None:
-    one_sentence(shell("run", "-m", model, "-s", "s1", "Hi"), 1, "ModelAuthError", variable)
+def test_a_missing_key_names_its_variable(shell: Shell) -> None:
+    done = shell.each([["run", "-m", model, "-s", model, "Hi"] for model, _ in KEYS])
+    for (_, variable), one in zip(KEYS, done, strict=True):
+        one_sentence(one, 1, "ModelAuthError", variable)
 
 
 @pytest.mark.parametrize(
@@ -107,18 +113,19 @@ def test_a_missing_extra_names_the_command(shell: Shell, args: list[str], module
     one_sentence(done, 1, "PluginMissing", f"pip install 'turnlog[{extra}]'")
 
 
-@pytest.mark.parametrize(
-    ("name", "words"),
-    [
-        ("none.py", "there is no file none.py"),
-        ("none.at.all", "there is no module none.at.all"),
-        ("broken.py", "broken.py fails: SyntaxError"),
-        ("needy", "needy fails: ModuleNotFoundError: No module named 'a_module_that_is_not_there'"),
-        ("bare.py", "bare.py has no function marked with @tool"),
-    ],
-)
-def test_tools_that_cannot_be_loaded(told: Shell, name: str, words: str) -> None:
-    one_sentence(told("run", "-m", "scripted:turns.json", "-t", name, "Hi"), 2, "--tools", words)
+TOOLS = [
+    ("none.py", "there is no file none.py"),
+    ("none.at.all", "there is no module none.at.all"),
+    ("broken.py", "broken.py fails: SyntaxError"),
+    ("needy", "needy fails: ModuleNotFoundError: No module named 'a_module_that_is_not_there'"),
+    ("bare.py", "bare.py has no function marked with @tool"),
+]
+
+
+def test_tools_that_cannot_be_loaded(told: Shell) -> None:
+    done = told.each([["run", "-m", "scripted:turns.json", "-t", name, "Hi"] for name, _ in TOOLS])
+    for (_, words), one in zip(TOOLS, done, strict=True):
+        one_sentence(one, 2, "--tools", words)
 
 
 def test_two_tools_of_one_name(told: Shell) -> None:
@@ -129,9 +136,9 @@ def test_two_tools_of_one_name(told: Shell) -> None:
 SESSION_COMMANDS = ["show", "context", "compact", "replay", "fork", "export", "verify", "approve"]
 
 
-@pytest.mark.parametrize("command", SESSION_COMMANDS)
-def test_a_session_that_is_not_there(told: Shell, command: str) -> None:
-    one_sentence(told(command, "none"), 1, "SessionNotFound: there is no session 'none'")
+def test_a_session_that_is_not_there(told: Shell) -> None:
+    for done in told.each([[command, "none"] for command in SESSION_COMMANDS]):
+        one_sentence(done, 1, "SessionNotFound: there is no session 'none'")
 
 
 ARGUMENTS: list[tuple[list[str], int, str]] = [
@@ -157,9 +164,10 @@ ARGUMENTS: list[tuple[list[str], int, str]] = [
 ]
 
 
-@pytest.mark.parametrize(("args", "code", "words"), ARGUMENTS)
-def test_bad_arguments(told: Shell, args: list[str], code: int, words: str) -> None:
-    one_sentence(told(*args), code, words)
+def test_bad_arguments(told: Shell) -> None:
+    done = told.each([args for args, _, _ in ARGUMENTS])
+    for (_, code, words), one in zip(ARGUMENTS, done, strict=True):
+        one_sentence(one, code, words)
 
 
 def test_standard_input_that_is_not_text(told: Shell) -> None:
@@ -179,12 +187,15 @@ def test_a_store_from_a_newer_version(told: Shell, tmp_path: Path) -> None:
     assert file.read_bytes() == before
 
 
-def test_a_session_from_a_newer_version(tmp_path: Path) -> None:
-    shell = Shell(tmp_path, "jsonl:logs")
-    shell.ok("run", "-m", shell.script("Hello."), "-s", "s1", "Hi")
-    file = tmp_path / "logs" / "s1.jsonl"
-    file.write_bytes(file.read_bytes().replace(b'"schemaVersion":1', b'"schemaVersion":9'))
-    one_sentence(shell("show", "s1"), 1, "9")
+async def test_a_session_from_a_newer_version(shell: Shell) -> None:
+    header = SessionHeader(schema_version=SCHEMA_VERSION + 1)
+    place: dict[str, Any] = {"previous_id": None, "previous_hash": "", "session_id": "s1", "seq": 1}
+    sealed = seal(header, id=SystemIds().entry(), timestamp=SystemClock().now(), **place)
+    store = open_store(f"sqlite:{shell.folder / 'log.db'}")
+    await store.append("s1", [sealed.stored], expected_tail=0)
+    await store.close()
+    for command in (["show", "s1"], ["run", "-m", shell.script("Hello."), "-s", "s1", "Hi"]):
+        one_sentence(shell(*command), 1, f"schema version {SCHEMA_VERSION + 1}", "upgrade turnlog")
 
 
 def test_a_store_file_that_lost_its_end(told: Shell, tmp_path: Path) -> None:
