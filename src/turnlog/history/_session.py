@@ -128,6 +128,11 @@ class Session(Appends):
         return len(self._entries)
 
     @property
+    def drops(self) -> int:
+        """How often a write failed and what was staged was dropped."""
+        return self._dropped
+
+    @property
     def run_id(self) -> str | None:
         """The run that is open, if one is."""
         return self._ledger.current_run
@@ -286,6 +291,9 @@ class Session(Appends):
                 interrupted = error
             except Exception:
                 break
+        if task.cancelled():  # by one who cancels every task there is; it may have arrived
+            self._drop()
+            raise asyncio.CancelledError
         if (error := task.exception()) is not None:
             self._drop()
             raise error
@@ -305,12 +313,20 @@ class Session(Appends):
         except AgentError as error:
             if error.code == "SessionConcurrentWrite" or not await self._arrived(batch[-1].entry):
                 raise
+        except Exception as error:  # a store that does not keep its promise
+            if not await self._arrived(batch[-1].entry):
+                raise AgentError(
+                    "SessionWriteFailed",
+                    f"the store could not write to session {self.session_id!r}: "
+                    f"{type(error).__name__}: {error}",
+                    cause=error,
+                ) from error
 
     async def _arrived(self, last: Entry) -> bool:
         """Whether a write that was reported as failed is in the log after all."""
         try:
             tail = await self.store.tail(self.session_id)
-        except AgentError:
+        except Exception:
             return False
         return tail is not None and (tail.seq, tail.id, tail.hash) == (last.seq, last.id, last.hash)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from contextlib import suppress
 from types import TracebackType
 
 from turnlog.contract import AgentError
@@ -28,13 +29,14 @@ class AbortScope:
     two events is its own.
     """
 
-    __slots__ = ("_fired", "_loop", "_task", "reason")
+    __slots__ = ("_cancelling", "_fired", "_loop", "_task", "reason")
 
     def __init__(self) -> None:
         self.reason: AgentError | None = None
         self._task: asyncio.Task[object] | None = None
         self._loop: asyncio.AbstractEventLoop | None = None
         self._fired = False
+        self._cancelling = 0
 
     def request(self, error: AgentError) -> None:
         """Stop the run; safe from any task and any thread. The first reason stays."""
@@ -51,7 +53,8 @@ class AbortScope:
         if same:
             self._fire()
         else:
-            loop.call_soon_threadsafe(self._fire)
+            with suppress(RuntimeError):  # the loop is closed, and the run with it
+                loop.call_soon_threadsafe(self._fire)
 
     def _fire(self) -> None:
         task = self._task
@@ -60,10 +63,13 @@ class AbortScope:
             task.cancel()
 
     def __enter__(self) -> None:
-        if self.reason is not None:
-            raise RunInterrupted(self.reason)
-        self._task = asyncio.current_task()
+        # In this order: a thread that requests now either finds the task, or is found out here.
         self._loop = asyncio.get_running_loop()
+        self._task = task = asyncio.current_task()
+        self._cancelling = task.cancelling() if task is not None else 0
+        if self.reason is not None:
+            self._task = None
+            raise RunInterrupted(self.reason)
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
@@ -71,6 +77,7 @@ class AbortScope:
         task, self._task = self._task, None
         if self._fired and task is not None:
             self._fired = False
-            task.uncancel()
-            if kind is asyncio.CancelledError and self.reason is not None:
+            # Somebody else may have cancelled the task as well: that is theirs, and goes on to them.
+            ours = task.uncancel() <= self._cancelling
+            if ours and kind is asyncio.CancelledError and self.reason is not None:
                 raise RunInterrupted(self.reason) from None

@@ -169,9 +169,7 @@ class LiveHuman:
             return decisions or None
         for call in waiting:
             assert call.requested is not None
-            given = self._handler(call.requested)
-            if inspect.isawaitable(given):
-                given = await given
+            given = await _asked(self._handler, call.requested)
             if given is None:
                 return decisions or None
             decided = given if isinstance(given, ApprovalDecided) else _decision(call.requested, given)
@@ -182,6 +180,21 @@ class LiveHuman:
     def _is_expired(self, call: CallState) -> bool:
         limit = call.requested.expires_at if call.requested else None
         return limit is not None and limit <= self._clock.now()
+
+
+async def _asked(handler: ApprovalHandler, request: ApprovalRequested) -> ApprovalDecided | str | None:
+    try:
+        given = handler(request)
+        return await given if inspect.isawaitable(given) else given
+    except AgentError:
+        raise
+    except Exception as error:
+        name = getattr(handler, "__name__", type(handler).__name__)
+        raise AgentError(
+            "HookFailed",
+            f"the approval handler {name!r} raised {type(error).__name__}: {error}",
+            cause=error,
+        ) from error
 
 
 def expired(requested: ApprovalRequested | None) -> ApprovalDecided:

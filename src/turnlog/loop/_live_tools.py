@@ -22,6 +22,7 @@ from turnlog.contract import (
     ToolCallRequest,
     ToolSpec,
     request_of,
+    scrub,
 )
 from turnlog.tools import ToolAnswer, ToolContext, ToolExecutor, ToolRegistry
 
@@ -58,7 +59,8 @@ class LiveTools:
         self._executor = executor
         self._approval = approval
         self._world = world
-        self._tasks: dict[str, tuple[CallState, asyncio.Task[None]]] = {}
+        self._tasks: dict[str, tuple[CallState, asyncio.Task[ToolAnswer]]] = {}
+        self._stopping = False
         self._news: asyncio.Queue[ToolNews] = asyncio.Queue()
         self._approval_ttl = approval_ttl
 
@@ -141,13 +143,30 @@ class LiveTools:
         call_id = call.call.tool_call_id
         task = asyncio.create_task(self._run(call, key, attempt), name=f"turnlog tool {call_id}")
         self._tasks[call_id] = (call, task)
+        task.add_done_callback(lambda task: self._tell(call, task))
 
-    async def _run(self, call: CallState, key: str, attempt: int) -> None:
+    async def _run(self, call: CallState, key: str, attempt: int) -> ToolAnswer:
         answer = await self._executor.execute(_request(call), self._context(call, key, attempt))
+        # The tool ran, and that must be told, though all of its output is not kept.
         try:
-            answer = await self._keep_artifact(answer)
+            return await self._keep_artifact(answer)
         except AgentError as error:
-            answer = self._cut(answer, error)
+            return self._cut(answer, error.message)
+        except asyncio.CancelledError:
+            return self._cut(answer, "the run was stopped")
+        except Exception as error:
+            return self._cut(answer, f"{type(error).__name__}: {scrub(str(error))}")
+
+    def _tell(self, call: CallState, task: asyncio.Task[ToolAnswer]) -> None:
+        """However the task ended: whoever waits for news of it must not wait for ever."""
+        if not task.cancelled():
+            answer = task.result()  # the executor and this class make every failure a value
+        elif self._stopping:
+            return  # it never got as far as its body
+        else:
+            answer = ToolAnswer.failed(
+                "ToolCancelled", "it was stopped by something outside of the run; it may have taken effect"
+            )
         self._news.put_nowait(Finished(call, answer))
 
     async def _keep_artifact(self, answer: ToolAnswer) -> ToolAnswer:
@@ -166,9 +185,8 @@ class LiveTools:
         noted = answer.noted(f"[whole output: {len(data)} bytes, {handle}]")
         return replace(noted, artifact=None, kept_as=name)
 
-    def _cut(self, answer: ToolAnswer, error: AgentError) -> ToolAnswer:
-        """The tool ran, and that must be told, though the store would not keep all of its output."""
-        lost = f"(the rest is lost: the store could not keep it: {error.message})"
+    def _cut(self, answer: ToolAnswer, why: str) -> ToolAnswer:
+        lost = f"(the rest is lost: the store could not keep it: {why})"
         share = self._world.share
         preview = preview_result(share.projection, answer.text, lost) if share else None
         if preview is not None and not isinstance(answer.content, list):
@@ -206,6 +224,7 @@ class LiveTools:
         return len(self._tasks)
 
     async def stop(self) -> list[Finished]:
+        self._stopping = True
         tasks = [task for _, task in self._tasks.values()]
         for call_id, (_, task) in self._tasks.items():
             if not self._executor.cancel(call_id):

@@ -105,7 +105,7 @@ class AgentLoop:
         self._on_busy: Literal["refuse", "wait"] = on_busy
         self._lease_ttl = check_writing(on_busy, lease_ttl)
         self._warm: OrderedDict[str, WarmSession] = OrderedDict()
-        self._runs: dict[str, OpenRun] = {}
+        self._runs: dict[str, OpenRun] = {}  # by session: forks share run ids with what they come from
 
     async def run(self, run: RunInput) -> RunResult:
         return await drain(self.run_stream(run))
@@ -148,7 +148,6 @@ class AgentLoop:
             run_id = warm.state.run_id
             if run_id is None or not warm.state.is_open:
                 return
-            self._runs[run_id] = self._runs.pop(opened.run_id)
             opened.run_id = run_id
             opened.steering.closed = False
             async with aclosing(self._drive(opened, warm, None)) as events:
@@ -182,8 +181,6 @@ class AgentLoop:
                 watchdog.cancel()
             if recap is not None:
                 await recap.stop()
-            if warm.broken:
-                self._warm.pop(warm.session.session_id, None)
 
     async def _tell(self, event: RunEvent, opened: OpenRun) -> None:
         try:
@@ -233,7 +230,7 @@ class AgentLoop:
 
     async def _open(self, opened: OpenRun, *, create: bool) -> WarmSession:
         session_id = opened.session_id
-        warm = self._warm.get(session_id)
+        warm = self._warm.pop(session_id, None)  # back when it is in step with the log
         if warm is None:
             session = await Session.open(
                 self._store, session_id, clock=self._clock, ids=self._ids, create=create
@@ -245,14 +242,13 @@ class AgentLoop:
                 warm.step(entry)
         warm.session.lease = opened.held.lease if opened.held is not None else None
         self._warm[session_id] = warm
-        self._warm.move_to_end(session_id)
         while len(self._warm) > _WARM_SESSIONS:
             self._warm.popitem(last=False)
         return warm
 
     async def _enter(self, session_id: str, run_id: str) -> OpenRun:
         """One run at a time here, in the order they came; ``_hold`` then sees to all other processes."""
-        while (other := self._going(session_id)) is not None:
+        while (other := self._runs.get(session_id)) is not None:
             if self._on_busy != "wait":
                 raise AgentError(
                     "SessionBusy",
@@ -260,12 +256,11 @@ class AgentLoop:
                     "the message with Agent.send, or give the agent on_busy='wait'",
                 )
             await other.over.wait()
-        opened = OpenRun(run_id, session_id)
-        self._runs[run_id] = opened
+        opened = self._runs[session_id] = OpenRun(run_id, session_id)
         return opened
 
-    def _going(self, session_id: str) -> OpenRun | None:
-        return next((run for run in self._runs.values() if run.session_id == session_id), None)
+    def _find(self, run_id: str) -> OpenRun | None:
+        return next((run for run in self._runs.values() if run.run_id == run_id), None)
 
     async def _hold(self, opened: OpenRun, on_busy: OnBusy = "refuse") -> None:
         """Become the session's writer. What is read from here on, nobody else changes."""
@@ -286,6 +281,9 @@ class AgentLoop:
 
     async def _release(self, opened: OpenRun) -> None:
         """The session is free for another run; what was told to this one too late to enter it is appended."""
+        warm = self._warm.get(opened.session_id)
+        if warm is not None and (warm.broken or warm.session.staged):
+            del self._warm[opened.session_id]  # it has seen what is not in the log
         try:
             while facts := opened.steering.take_facts():
                 await self._append_facts(await self._open(opened, create=False), facts)
@@ -298,14 +296,14 @@ class AgentLoop:
                 if opened.held is not None:
                     await opened.held.__aexit__(None, None, None)
             finally:
-                self._runs.pop(opened.run_id, None)
+                self._runs.pop(opened.session_id, None)
                 opened.over.set()
 
     # ── widgets, from outside ──
 
     async def append_widget_event(self, session_id: str, event: WidgetEvent) -> Entry | None:
         self._check_event(event)
-        going = self._going(session_id)
+        going = self._runs.get(session_id)
         if going is not None:
             # One writer: the run takes it in between two steps, or leaves it for when it is over.
             going.steering.tell(event)
@@ -341,31 +339,31 @@ class AgentLoop:
             warm.step(append_fact(warm.session, fact))
         try:
             return await warm.session.commit()
-        except AgentError:
-            self._warm.pop(warm.session.session_id, None)  # it has seen what is not in the log
+        except BaseException:
+            self._warm.pop(warm.session.session_id, None)
             raise
 
     # ── while a run goes ──
 
     def abort(self, run_id: str, reason: str) -> bool:
-        opened = self._runs.get(run_id)
+        opened = self._find(run_id)
         if opened is None:
             return False
         opened.scope.request(AgentError("RunAborted", reason))
         return True
 
     def pause(self, run_id: str) -> bool:
-        opened = self._runs.get(run_id)
+        opened = self._find(run_id)
         if opened is None:
             return False
         opened.steering.paused = True
         return True
 
     def steer(self, session_id: str, message: Message) -> None:
-        for opened in self._runs.values():
-            if opened.session_id == session_id and not opened.steering.closed:
-                opened.steering.waiting.append(message)
-                return
+        opened = self._runs.get(session_id)
+        if opened is not None and not opened.steering.closed:
+            opened.steering.waiting.append(message)
+            return
         raise AgentError(
             "SessionNotFound", f"no run is going in session {session_id} here; start one with Agent.run"
         )

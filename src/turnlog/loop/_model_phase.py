@@ -57,7 +57,6 @@ async def call_model(record: Recorder, doors: Doors, order: CallModel) -> AsyncG
     for event in await record.flush():
         yield event
     await doors.world.hook("before_model", context)
-    record.shown = 0
     deltas, collector = await doors.model.open(ModelCall(context, metadata, state))
     scope = doors.world.scope
     try:
@@ -95,6 +94,7 @@ def _stage_call(
     if specs != (state.tools or []):
         record.stage(session.change_tools(specs))
     context = record.projection.emit(target)
+    record.shown = 0
     started = record.stage(
         session.start_model_call(
             ModelCallStarted(

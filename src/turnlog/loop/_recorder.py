@@ -7,7 +7,6 @@ from logging import DEBUG
 from typing import Any
 
 from turnlog.contract import (
-    AgentError,
     Clock,
     DeltaShown,
     Entry,
@@ -46,7 +45,7 @@ class Recorder:
         self.run_id = run_id
         self.status: RunStatus = "idle"
         self.shown = 0
-        """Content deltas of the open model call that reached the caller."""
+        """Deltas of the open model call that reached the caller."""
         self.check: Callable[[Entry], None] | None = None
         """Sees every entry as it is staged; a replay compares it with the recorded one."""
         self.home: Callable[[], str] | None = None
@@ -92,12 +91,13 @@ class Recorder:
 
     async def flush(self) -> list[RunEvent]:
         if self.session.staged:
+            drops = self.session.drops
             try:
                 entries = await self.session.commit()
-            except AgentError:
-                # What was staged is not in the log, but the folds have seen it: they are of no more use.
-                self._warm.broken = True
-                raise
+            finally:
+                if self.session.drops != drops:
+                    # What was staged is not in the log, but the folds have seen it: they are of no more use.
+                    self._warm.broken = True
             if _history.isEnabledFor(DEBUG):
                 log_entries(entries)
         untold, self._untold = self._untold, []

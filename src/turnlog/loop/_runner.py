@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import AsyncGenerator
 from contextlib import aclosing
-from typing import Any
+from typing import Any, Literal
 
 from turnlog.contract import (
     AgentError,
@@ -103,6 +103,7 @@ class Runner:
                         async for event in events:
                             yield event
                     if not state.is_open or state.awaiting:
+                        doors.world.interrupted()  # the one who was asked may have aborted instead
                         for event in await self._let_go():
                             yield event
                         return
@@ -201,7 +202,7 @@ class Runner:
 
     async def _end(self, error: ErrorInfo | None) -> list[RunEvent]:
         state = self.state
-        status = "completed" if error is None else "failed"
+        status = "completed" if error is None else _ending(error.code)
         if error is not None:
             skip_open_calls(self.record, self.doors, error)
             self.record.tell(ErrorEvent, ErrorShown(error=error))
@@ -220,7 +221,7 @@ class Runner:
             await self.doors.tools.stop()
             return [] if self.result is not None else self._lost(error.to_info())
         info = error.to_info()
-        status = "aborted" if error.code in ("RunAborted",) else "failed"
+        status = _ending(error.code)
         finished = await self.doors.tools.stop()
         if self.record.broken:
             return self._lost(info)
@@ -279,3 +280,7 @@ class Runner:
             usage=self.state.usage,
         )
         return [*events, self.record.event(RunEndedEvent, RunEnd(result=self.result))]
+
+
+def _ending(code: str) -> Literal["aborted", "failed"]:
+    return "aborted" if code == "RunAborted" else "failed"
