@@ -133,7 +133,7 @@ async def by_store(url: str, sessions: int, appends: int) -> tuple[float, float]
 
 
 async def measure(server: PostgresServer) -> list[tuple[str, str, str]]:
-    dsn = server.url(schema="x").replace("&schema=x", "")
+    dsn = server.dsn
     async with await psycopg.AsyncConnection.connect(dsn, autocommit=True) as link:
         await link.execute("CREATE SCHEMA bare")
         await link.execute("SET search_path TO bare")

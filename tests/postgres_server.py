@@ -43,8 +43,9 @@ class NoPostgres(Exception):
 class PostgresServer:
     """A server in ``folder``. ``url()`` names a schema of its own each time."""
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, database: str = "postgres") -> None:
         self.folder = folder
+        self.database = database
 
     @property
     def socket(self) -> Path:
@@ -55,8 +56,24 @@ class PostgresServer:
         return self.folder / "data"
 
     def url(self, *, schema: str | None = None, host: str | None = None, user: str = "postgres") -> str:
-        where = f"/postgres?host={quote(str(self.folder))}" if host is None else f"{host}/postgres?"
-        return f"postgresql://{user}@{where}&schema={schema or 't' + uuid4().hex[:12]}".replace("?&", "?")
+        schema = schema or f"t{uuid4().hex[:12]}"
+        if host is not None:
+            return f"postgresql://{user}@{host}/{self.database}?schema={schema}"
+        return f"postgresql://{user}@/{self.database}?host={quote(str(self.folder))}&schema={schema}"
+
+    @property
+    def dsn(self) -> str:
+        """For the driver, without a schema."""
+        return f"postgresql://postgres@/{self.database}?host={quote(str(self.folder))}"
+
+    def add_database(self, name: str) -> PostgresServer:
+        """The same server, seen from a database that no other worker's transactions touch."""
+        import psycopg
+
+        with psycopg.connect(self.dsn, autocommit=True) as connection:
+            connection.execute(f"CREATE DATABASE {name}".encode())
+            connection.execute(f"GRANT CREATE ON DATABASE {name} TO {GUEST}".encode())
+        return PostgresServer(self.folder, name)
 
     def stop(self) -> None:
         """Stop it and remove its folder; returns when that is done."""
@@ -155,9 +172,8 @@ def _start_guardian(folder: Path, owner: int, binaries: Path, settings: dict[str
 def _make_guest(folder: Path) -> None:
     import psycopg
 
-    with psycopg.connect(f"postgresql://postgres@/postgres?host={folder}", autocommit=True) as connection:
-        connection.execute(f"CREATE ROLE {GUEST} LOGIN PASSWORD '{GUEST_PASSWORD}'")
-        connection.execute(f"GRANT CREATE ON DATABASE postgres TO {GUEST}")
+    with psycopg.connect(PostgresServer(folder).dsn, autocommit=True) as connection:
+        connection.execute(f"CREATE ROLE {GUEST} LOGIN PASSWORD '{GUEST_PASSWORD}'".encode())
 
 
 def guard(folder: Path, owner: int, binaries: Path, settings: list[str]) -> None:
@@ -217,12 +233,13 @@ def postgres() -> PostgresServer:
     """The server of this test run; a test that needs it is skipped where there is none to be had."""
     folder, owner = _shared_folder()
     with _locked(folder):
-        if (folder / "data" / "postmaster.pid").exists():
-            return PostgresServer(folder)
-        try:
-            return start_server(folder, owner)
-        except NoPostgres as error:
-            pytest.skip(f"no PostgreSQL: {error}")
+        server = PostgresServer(folder)
+        if not (folder / "data" / "postmaster.pid").exists():
+            try:
+                server = start_server(folder, owner)
+            except NoPostgres as error:
+                pytest.skip(f"no PostgreSQL: {error}")
+        return server.add_database(os.environ.get("PYTEST_XDIST_WORKER", "alone"))
 
 
 @pytest.fixture

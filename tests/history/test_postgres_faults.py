@@ -269,15 +269,14 @@ async def test_connections_that_the_server_ended_are_replaced(
     async with await _psycopg(postgres, store) as other:
         await other.execute(
             "SELECT pg_terminate_backend(pid) FROM pg_stat_activity "
-            "WHERE application_name = 'turnlog' AND query LIKE '%sessions%' AND pid <> pg_backend_pid()"
+            "WHERE application_name = 'turnlog' AND datname = current_database()"
         )
     await store.append(log.session_id, log.notes("one"), expected_tail=1)
     assert await texts(store, log) == ["one"]
 
 
 async def _psycopg(postgres: PostgresServer, store: PostgresStore) -> psycopg.AsyncConnection[Any]:
-    dsn = postgres.url(schema="x").replace("&schema=x", "")
-    link = await psycopg.AsyncConnection.connect(dsn, autocommit=True)
+    link = await psycopg.AsyncConnection.connect(postgres.dsn, autocommit=True)
     await link.execute(f"SET search_path TO {store.address.schema}".encode())
     return link
 

@@ -55,13 +55,14 @@ class Bell:
     def _tell_soon(self) -> None:
         self._last = asyncio.get_running_loop().time()
         self._timer = None
-        self._pool.start(self._tell())
+        self._pool.start(self._tell(self._take_changed()))
 
-    async def _tell(self) -> None:
+    def _take_changed(self) -> str:
         changed, self._changed = self._changed, set()
         payload = "\n".join(changed)
-        if len(payload.encode()) > _MAX_PAYLOAD:
-            payload = _EVERYTHING
+        return payload if len(payload.encode()) <= _MAX_PAYLOAD else _EVERYTHING
+
+    async def _tell(self, payload: str) -> None:
         with suppress(AgentError):  # a hint; those who wait look by themselves
             await self._pool.run("write", partial(self._notify, payload))
 
@@ -147,7 +148,7 @@ class Bell:
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
-            await self._tell()
+            await self._tell(self._take_changed())
 
     def drop(self) -> None:
         if self._link is not None:

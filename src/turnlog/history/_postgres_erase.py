@@ -2,17 +2,26 @@
 
 from __future__ import annotations
 
+import asyncio
 import re
 from collections.abc import Mapping
+from time import monotonic
 
 from ..contract import AgentError
 from . import _postgres_sql as statements
 from . import _sql
 from ._blank import blobs_in, title_of
 from ._postgres_address import Address
-from ._postgres_link import DriverError, Link, translate
+from ._postgres_link import Diagnostic, DriverError, Link, translate
 
 _FIRST_NUMBER = re.compile(r"\d+")
+_PATIENCE = 20.0
+"""Seconds for transactions that began before to end: while one sees the old rows, the server keeps them."""
+_TRIES = 3
+
+_OTHERS = b"""
+SELECT 1 FROM pg_stat_activity WHERE datname = current_database() AND pid <> pg_backend_pid()
+  AND GREATEST(age(backend_xmin), age(backend_xid)) >= age(%b::text::xid8::xid) LIMIT 1"""
 
 
 async def erase(
@@ -37,20 +46,40 @@ async def erase(
                 await link.count(statements.shared(_sql.RENAME), values)
         if names:
             await link.count(statements.DROP_UNUSED_BLOBS, (sorted(names),))
+        rows = await link.rows(b"SELECT pg_current_xact_id()::text", ())
     tables = ["entries", *(["blobs"] if names else []), *(["sessions"] if named else [])]
-    await _rewrite(address, tables, link)
+    deadline = monotonic() + _PATIENCE
+    for _ in range(_TRIES):
+        await _outwait(rows[0][0], deadline, link)
+        if await _rewrite(address, tables, link):
+            return
+    raise AgentError(
+        "SessionBusy",
+        f"{address.label}: the content is erased, but a transaction that began before still sees the old "
+        "rows, so the tables keep them; end it (pg_stat_activity shows it) and purge again",
+    )
 
 
-async def _rewrite(address: Address, tables: list[str], link: Link) -> None:
+async def _outwait(transaction: str, deadline: float, link: Link) -> None:
+    pause = 0.01
+    while await link.rows(_OTHERS, (transaction,)):
+        if monotonic() > deadline:
+            return
+        await asyncio.sleep(pause)
+        pause = min(pause * 2, 0.2)
+
+
+async def _rewrite(address: Address, tables: list[str], link: Link) -> bool:
     """A plain vacuum frees the old bytes and leaves them where they are; only a new file has none of them."""
     kept: list[int] = []
-    link.driver.add_notice_handler(lambda said: kept.append(_still_needed(said.message_detail)))
+
+    def hear(said: Diagnostic) -> None:
+        kept.append(_still_needed(said.message_detail))
+
     try:
-        await link.script("SET statement_timeout = 0")
-        await link.script("SET client_min_messages = notice")
-        link.patiently()
-        for table in tables:
-            await link.script(f"VACUUM (FULL, VERBOSE) {table}")
+        async with link.unhurried(hear):
+            for table in tables:
+                await link.script(f"VACUUM (FULL, VERBOSE) {table}")
     except DriverError as error:
         problem = translate(error, address, "write")
         raise AgentError(
@@ -58,14 +87,7 @@ async def _rewrite(address: Address, tables: list[str], link: Link) -> None:
             f"the content is erased, but old copies may remain in the tables: {problem.message}; purge again",
             cause=error,
         ) from error
-    finally:
-        link.drop()  # with its settings
-    if any(kept):
-        raise AgentError(
-            "SessionBusy",
-            f"{address.label}: the content is erased, but a transaction that began before still sees the old "
-            "rows, so the tables keep them; end it (pg_stat_activity shows it) and purge again",
-        )
+    return not any(kept)
 
 
 def _still_needed(detail: str | None) -> int:

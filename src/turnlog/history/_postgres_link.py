@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from contextlib import AbstractAsyncContextManager
+import re
+from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from typing import Any, Literal, TypeAlias, TypeVar
 
 from ..contract import AgentError
@@ -26,6 +27,7 @@ Values: TypeAlias = Sequence[Any] | Mapping[str, Any]
 T = TypeVar("T")
 
 DriverError: TypeAlias = psycopg.Error
+Diagnostic: TypeAlias = errors.Diagnostic
 UniqueViolation: TypeAlias = errors.UniqueViolation
 _GRACE = 10.0
 """Seconds that the client waits longer than the server's own limit for a statement."""
@@ -36,6 +38,8 @@ class _Connection(psycopg.AsyncConnection[Any]):
     """Gives up on a server that accepts and then says nothing, which no setting of the server can notice."""
 
     limit: float | None = None
+    _pool = None
+    """To the driver it is one of a pool: a store that is no longer used takes its connections with it."""
 
     async def wait(self, gen: PQGen[T], interval: float = _LOOK, timeout: float | None = None) -> T:
         return await super().wait(gen, _LOOK, self.limit if timeout is None else timeout)
@@ -44,8 +48,9 @@ class _Connection(psycopg.AsyncConnection[Any]):
 class Link:
     """A connection in autocommit mode, set up for our tables."""
 
-    def __init__(self, connection: _Connection) -> None:
+    def __init__(self, connection: _Connection, habits: str) -> None:
         self._connection = connection
+        self._habits = habits
 
     @classmethod
     async def open(cls, address: Address, *, timeout: float, lock_timeout: float) -> Link:
@@ -60,10 +65,10 @@ class Link:
             keepalives_count=3,
             **_defaults(address),
         )
-        link = cls(connection)
+        link = cls(connection, _settings(address.schema, timeout, lock_timeout))
         try:
             connection.limit = timeout + _GRACE
-            await link.script(_setup(address.schema, timeout, lock_timeout))
+            await link.script(link._habits)
             encoding = connection.info.parameter_status("server_encoding")
             if encoding != "UTF8":
                 raise AgentError(
@@ -95,9 +100,21 @@ class Link:
     def transaction(self) -> AbstractAsyncContextManager[Any]:
         return self._connection.transaction()
 
-    def patiently(self) -> None:
-        """Wait for as long as it takes, from here on."""
-        self._connection.limit = None
+    @asynccontextmanager
+    async def unhurried(self, hear: Callable[[Diagnostic], None]) -> AsyncGenerator[None, None]:
+        """Whatever takes its time, inside; ``hear`` gets what the server says meanwhile."""
+        connection = self._connection
+        limit, connection.limit = connection.limit, None
+        connection.add_notice_handler(hear)
+        try:
+            await self.script("SET statement_timeout = 0; SET client_min_messages = notice")
+            yield
+            await self.script(self._habits)
+        except BaseException:
+            self.drop()  # with settings that nobody else should meet
+            raise
+        connection.remove_notice_handler(hear)
+        connection.limit = limit
 
     @property
     def driver(self) -> psycopg.AsyncConnection[Any]:
@@ -122,7 +139,7 @@ def _defaults(address: Address) -> dict[str, Any]:
     return {} if "connect_timeout" in given else {"connect_timeout": 10}
 
 
-def _setup(schema: str, timeout: float, lock_timeout: float) -> str:
+def _settings(schema: str, timeout: float, lock_timeout: float) -> str:
     return (
         f"SET search_path TO {schema}; "
         f"SET statement_timeout = {round(timeout * 1000)}; "
@@ -151,7 +168,7 @@ def translate(error: BaseException, address: Address, doing: Doing) -> AgentErro
         case errors.QueryCanceled():
             advice = f"it took longer than the store's timeout{nothing}"
         case errors.InvalidPassword() | errors.InvalidAuthorizationSpecification():
-            code, advice = "ConfigInvalid", "check user and password (URL, PGPASSWORD or ~/.pgpass)"
+            code, advice = "ConfigInvalid", _USER
         case errors.InvalidCatalogName():
             code, advice = "ConfigInvalid", "make the database first, or name another in the URL"
         case errors.InsufficientPrivilege():
@@ -168,13 +185,31 @@ def translate(error: BaseException, address: Address, doing: Doing) -> AgentErro
             code, advice = "InvalidEntry", "ids and kinds must be text without NUL"
         case psycopg.ProgrammingError() if error.sqlstate is None:
             code, advice = "ConfigInvalid", "check the store's URL"
-        case psycopg.OperationalError() if "password" in str(error) and error.sqlstate is None:
-            code, advice = "ConfigInvalid", "check user and password (URL, PGPASSWORD or ~/.pgpass)"
+        case psycopg.OperationalError() if (refused := _refusal(error)) is not None:
+            code, advice = refused
         case psycopg.OperationalError() | psycopg.InterfaceError():
             advice = "check that the server runs and can be reached"
         case _:
             advice = f"see the server's log{nothing}"
     return AgentError(code, f"{address.label}: {address.clean(_said(error))}; {advice}", cause=error)
+
+
+_USER = "check user and password (URL, PGPASSWORD or ~/.pgpass)"
+_REFUSALS = {
+    "password": ("ConfigInvalid", _USER),
+    "authentication failed": ("ConfigInvalid", _USER),
+    "pg_hba.conf": ("ConfigInvalid", "let the user in from here, in the server's pg_hba.conf"),
+    "does not exist": ("ConfigInvalid", "make the role and the database first, or name others in the URL"),
+    "too many clients": ("SessionBusy", "wait for others to end, or raise max_connections of the server"),
+    "connection slots": ("SessionBusy", "wait for others to end, or raise max_connections of the server"),
+}
+"""A server that does not let us in says so in words alone, which the driver passes on without a code."""
+
+
+def _refusal(error: psycopg.Error) -> tuple[str, str] | None:
+    if error.sqlstate is not None:
+        return None
+    return next((meaning for words, meaning in _REFUSALS.items() if words in str(error)), None)
 
 
 def _said(error: BaseException) -> str:
@@ -184,4 +219,7 @@ def _said(error: BaseException) -> str:
     if isinstance(error, errors._WaitTimeout):  # pyright: ignore[reportPrivateUsage]
         return "no answer came in time"
     lines = [line.strip() for line in str(error).splitlines() if line.strip()]
-    return (lines[0] if lines else type(error).__name__).rstrip(":")
+    return _PREAMBLE.sub("", lines[0] if lines else type(error).__name__).rstrip(":")
+
+
+_PREAMBLE = re.compile(r"^connection failed: (?:connection to server .*? failed: )?(?:FATAL: +)?")
