@@ -10,6 +10,8 @@ from turnlog.contract import AgentError, ErrorInfo, LoopLimits, RetryPolicy, Tok
 from ._state import CallState, RunState
 
 MAX_OVERFLOW_STEPS = 3
+ABANDONED = "the process stopped before the answer was complete"
+"""What the log says of a model call that was open when its process died."""
 
 
 @dataclass(frozen=True, slots=True)

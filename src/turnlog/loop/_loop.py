@@ -50,7 +50,7 @@ from ._warm import WarmSession
 _WARM_SESSIONS = 64
 _log = get_logger("loop")
 _REAL_TIME = SystemClock()
-"""Leases are kept against other processes, whatever clock this one goes by."""
+"""Leases are kept against other processes, whatever clock this one goes by; a simulation has one for all."""
 
 
 @dataclass(slots=True)
@@ -104,6 +104,7 @@ class AgentLoop:
         self._recap = recap
         self._on_busy: Literal["refuse", "wait"] = on_busy
         self._lease_ttl = check_writing(on_busy, lease_ttl)
+        self.lease_clock: Clock = _REAL_TIME
         self._warm: OrderedDict[str, WarmSession] = OrderedDict()
         self._runs: dict[str, OpenRun] = {}  # by session: forks share run ids with what they come from
 
@@ -267,7 +268,7 @@ class AgentLoop:
         held = SessionLease(
             self._store,
             opened.session_id,
-            clock=_REAL_TIME,
+            clock=self.lease_clock,
             ttl=self._lease_ttl,
             on_busy="wait" if self._on_busy == "wait" else on_busy,
             on_lost=opened.scope.request,

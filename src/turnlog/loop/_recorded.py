@@ -7,6 +7,7 @@ from contextlib import suppress
 
 from turnlog.contract import (
     HINTS,
+    AgentError,
     ApprovalDecided,
     ApprovalDecidedEntry,
     ApprovalRequestedEntry,
@@ -43,7 +44,7 @@ from turnlog.contract import (
 from turnlog.tools import ToolAnswer
 
 from ._abort import AbortScope
-from ._decide import plan_retry
+from ._decide import ABANDONED, plan_retry
 from ._doors import (
     Answer,
     Ask,
@@ -110,6 +111,8 @@ class RecordedModel:
         for entry in self._tape.after():
             if isinstance(entry, ModelCallStartedEntry):
                 return entry.payload.target, entry.payload.reason
+            if isinstance(entry, RunEndedEntry):
+                self._tape.stop()
         raise TapeEnded
 
     async def open(self, call: ModelCall) -> tuple[AsyncGenerator[MessageDelta, None], Collector]:
@@ -141,9 +144,11 @@ class RecordedModel:
     def plan_retry(self, error: ErrorInfo, attempt: int, policy: RetryPolicy) -> int | None:
         entry = self._tape.peek()
         least, most = plan_retry(error, attempt, policy, 0.0), plan_retry(error, attempt, policy, 1.0)
-        if not isinstance(entry, ModelCallFailedEntry) or least is None or most is None:
+        if not isinstance(entry, ModelCallFailedEntry):
             return least
         recorded = entry.payload.retry_in_ms
+        if least is None or most is None:
+            return 0 if recorded == 0 and error.message == ABANDONED else least
         return recorded if recorded is not None and least <= recorded <= most else least
 
     async def wait(self, milliseconds: int) -> None:
@@ -303,7 +308,11 @@ class RecordedContext(LiveContext):
         return self._next_fold()
 
     def fold_overflow(self, state: RunState, step: int, target: ModelInvocationDescriptor) -> Fold | None:
-        return self._next_fold()
+        fold = self._next_fold()
+        entry = None if self._tape.ended else self._tape.peek()
+        if isinstance(entry, RunEndedEntry) and entry.payload.error is not None:
+            raise AgentError.from_info(entry.payload.error)  # the planner found nothing to shrink, and why
+        return fold
 
     def _next_fold(self) -> Fold | None:
         entry = None if self._tape.ended else self._tape.peek()

@@ -32,13 +32,23 @@ from turnlog.contract import (
 )
 
 from ._abort import RunInterrupted, RunLeft
-from ._decide import AbandonCall, AwaitHuman, CallModel, EndRun, Nothing, RunTools, ShrinkContext, decide
+from ._decide import (
+    ABANDONED,
+    AbandonCall,
+    AwaitHuman,
+    CallModel,
+    EndRun,
+    Nothing,
+    RunTools,
+    ShrinkContext,
+    decide,
+)
 from ._doors import Doors
 from ._facts import take_facts
 from ._known_widgets import names_to_record
 from ._model_phase import call_model, shrink_context
 from ._recorder import Recorder
-from ._tool_phase import await_human, run_tools, skip_open_calls
+from ._tool_phase import aborted_by, await_human, run_tools, skip_open_calls
 from ._warm import WarmSession
 
 
@@ -155,7 +165,8 @@ class Runner:
 
     def _supersede(self) -> None:
         """Close a run that a crash left open, so that the new one starts from a well-formed history."""
-        error = AgentError("RunAborted", "a new run was started before this one was resumed").to_info()
+        superseded = AgentError("RunAborted", "a new run was started before this one was resumed")
+        error = (aborted_by(self.state.open_calls) or superseded).to_info()
         if self.state.open_call is not None:
             self._abandon()
         skip_open_calls(self.record, self.doors, error)
@@ -183,7 +194,7 @@ class Runner:
     def _abandon(self) -> None:
         call = self.state.open_call
         assert call is not None
-        error = AgentError("ModelServerError", "the process stopped before the answer was complete").to_info()
+        error = AgentError("ModelServerError", ABANDONED).to_info()
         policy = self.state.started.retry if self.state.started else None
         retry = self.doors.model.plan_retry(error, call.attempt, policy) if policy else None
         self.record.stage(

@@ -80,10 +80,9 @@ async def run_tools(record: Recorder, doors: Doors, order: RunTools) -> AsyncGen
             for call in ready:
                 assert call.started is not None
                 doors.tools.start(call, call.started.idempotency_key, call.started.attempt)
-        if not doors.tools.running:
-            if waiting:
-                raise AgentError("ReplayMismatch", f"nothing runs and {waiting[0].call.tool_call_id} waits")
+        if not doors.tools.running and not waiting:
             return
+        # Only a recording lets a call wait for nothing: it then says that the run was stopped here.
         with doors.world.scope:
             news = await doors.tools.next()
         match news:
@@ -253,17 +252,23 @@ async def await_human(record: Recorder, doors: Doors, order: AwaitHuman) -> Asyn
                 decided_by=decided.decided_by,
             ),
         )
-        _check_aborted(record.state.open_calls)
+    _check_aborted(record.state.open_calls)
     await _answer_denied(record, doors)
     if not record.state.awaiting and record.state.open_calls:
         record.go("tool_running")
 
 
-def _check_aborted(calls: Sequence[CallState]) -> None:
-    """A decision to abort ends the run, whichever process recorded it."""
+def aborted_by(calls: Sequence[CallState]) -> AgentError | None:
+    """The end that a decision on one of ``calls`` puts to the run, whichever process recorded it."""
     for call in calls:
         if call.decided is not None and call.decided.action == "abort":
-            raise RunInterrupted(AgentError("RunAborted", f"{call.decided.decided_by} aborted the run"))
+            return AgentError("RunAborted", f"{call.decided.decided_by} aborted the run")
+    return None
+
+
+def _check_aborted(calls: Sequence[CallState]) -> None:
+    if (error := aborted_by(calls)) is not None:
+        raise RunInterrupted(error)
 
 
 async def _answer_denied(record: Recorder, doors: Doors) -> None:

@@ -1,8 +1,9 @@
 """Fakes and contract kits, for this project's tests and for yours. Everything is loaded when first used.
 
 Fakes: a scripted model, clocks and ids that are the same on every run, a store that fails on order, a
-loopback server. Kits: ``check_model``, ``check_store``, ``check_widget`` raise ``AssertionError`` naming
-what an implementation of yours gets wrong; they need no test framework.
+loopback server, a simulated event loop. Kits: ``check_model``, ``check_store``, ``check_widget`` raise
+``AssertionError`` naming what an implementation of yours gets wrong, ``check_session`` what is wrong with a
+log; they need no test framework.
 """
 
 from __future__ import annotations
@@ -21,6 +22,8 @@ if TYPE_CHECKING:
     from ._model_checks import check_model
     from ._request_rules import check_request
     from ._session_checks import OutsideRecord, check_session
+    from ._simulated_session import SimulationReport, simulate
+    from ._simulation import SimulatedProcess, Simulation, current_process
     from ._store_checks import check_store
     from ._time import FixedClock, VirtualClock
     from ._widget_checks import check_widget
@@ -39,6 +42,9 @@ __all__ = [
     "ScriptedCall",
     "ScriptedError",
     "ScriptedModel",
+    "SimulatedProcess",
+    "Simulation",
+    "SimulationReport",
     "StoreFault",
     "Turn",
     "VirtualClock",
@@ -49,9 +55,11 @@ __all__ = [
     "check_store",
     "check_trace",
     "check_widget",
+    "current_process",
     "fail_append",
     "fill_disk",
     "read_trace",
+    "simulate",
     "slow_append",
 ]
 
@@ -69,6 +77,9 @@ _HOMES: dict[str, str] = {
     "ScriptedCall": "turnlog.models",
     "ScriptedError": "turnlog.models",
     "ScriptedModel": "turnlog.models",
+    "SimulatedProcess": "turnlog.testing._simulation",
+    "Simulation": "turnlog.testing._simulation",
+    "SimulationReport": "turnlog.testing._simulated_session",
     "StoreFault": "turnlog.testing._fault_store",
     "Turn": "turnlog.models",
     "VirtualClock": "turnlog.testing._time",
@@ -79,9 +90,11 @@ _HOMES: dict[str, str] = {
     "check_store": "turnlog.testing._store_checks",
     "check_trace": "turnlog.testing._golden",
     "check_widget": "turnlog.testing._widget_checks",
+    "current_process": "turnlog.testing._simulation",
     "fail_append": "turnlog.testing._fault_store",
     "fill_disk": "turnlog.testing._fault_store",
     "read_trace": "turnlog.testing._golden",
+    "simulate": "turnlog.testing._simulated_session",
     "slow_append": "turnlog.testing._fault_store",
 }
 """Name → the module that has it."""

@@ -78,7 +78,6 @@ class Body:
         nothing left to run.
         """
         self._channel.close()
-        self.task.add_done_callback(_retrieve)
         self.close()
         for _ in range(_TURNS):
             if self.task.done():
@@ -87,6 +86,7 @@ class Body:
         return self.task.done()
 
     def close(self) -> None:
+        self.task.add_done_callback(_retrieve)
         self._coroutine.close()
         if self._inner is not None and inspect.getcoroutinestate(self._inner) == inspect.CORO_SUSPENDED:
             # It ignored even this. Nothing will ever wake it, but letting go of it would raise once more.

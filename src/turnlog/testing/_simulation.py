@@ -1,0 +1,277 @@
+"""Many things at once, in an order that a number decides: an event loop without a machine under it.
+
+Time is virtual and jumps to the next timer, callbacks that are ready run in a shuffled order, processes are
+groups of tasks that can be killed. The same seed always gives the same run, so a seed that fails is a bug
+report.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextvars
+import random
+import selectors
+from collections import Counter, deque
+from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
+from datetime import UTC, datetime, timedelta
+from typing import Any, TypeVar, cast
+
+from turnlog.contract import AgentError, Entry, Lease, SessionInfo, Store, StoredEntry, Tail, read_envelope
+from turnlog.history import MemoryStore
+
+from ._ids import FixedIds
+from ._time import START
+
+T = TypeVar("T")
+_HOME: contextvars.ContextVar[SimulatedProcess | None] = contextvars.ContextVar(
+    "simulated process", default=None
+)
+_MAX_STEPS = 200_000
+
+
+class _VirtualSelector(selectors.SelectSelector):
+    """Never waits: where the loop would, time jumps. Nothing here comes from outside."""
+
+    loop: SimulatedLoop
+
+    def select(self, timeout: float | None = None) -> list[tuple[selectors.SelectorKey, int]]:
+        self.loop.before_step(timeout)
+        return []
+
+
+class SimulatedLoop(asyncio.SelectorEventLoop):
+    """Use through :class:`Simulation`. No threads, no sockets: a simulation is one thread of computation."""
+
+    def __init__(self, source: random.Random) -> None:
+        self._random = source
+        self._now = 0.0
+        self._steps = 0
+        selector = _VirtualSelector()
+        selector.loop = self
+        super().__init__(selector)
+
+    def time(self) -> float:
+        return self._now
+
+    def before_step(self, timeout: float | None) -> None:
+        self._steps += 1
+        if self._steps > _MAX_STEPS:
+            raise AssertionError(f"no end after {_MAX_STEPS} steps of the loop: something spins")
+        ready = cast("deque[Any]", self._ready)  # pyright: ignore[reportAttributeAccessIssue, reportUnknownMemberType]
+        if len(ready) > 1:
+            shuffled = list(ready)
+            self._random.shuffle(shuffled)
+            ready.clear()
+            ready.extend(shuffled)
+        elif not ready:
+            if timeout is None:
+                tasks = ", ".join(sorted(task.get_name() for task in asyncio.all_tasks(self)))
+                raise AssertionError(f"nothing can ever go on; waiting for ever: {tasks}")
+            self._now += timeout
+
+
+class SimulatedClock:
+    """The loop's time as a clock. ``jump`` sets the wall clock as an administrator does; durations stay."""
+
+    def __init__(self, loop: SimulatedLoop) -> None:
+        self._loop = loop
+        self._start = datetime.fromisoformat(START).astimezone(UTC)
+        self._skew = 0.0
+
+    def now(self) -> str:
+        seconds = self._loop.time() + self._skew
+        moment = self._start + timedelta(milliseconds=int(seconds * 1000))
+        return moment.strftime("%Y-%m-%dT%H:%M:%S.") + f"{moment.microsecond // 1000:03d}Z"
+
+    def monotonic(self) -> float:
+        return self._loop.time()
+
+    async def sleep(self, seconds: float) -> None:
+        await asyncio.sleep(max(seconds, 0.0))
+
+    def jump(self, seconds: float) -> None:
+        self._skew += seconds
+
+
+class SimulatedProcess:
+    """Tasks and a way to the store that die together, leaving only what is in the store.
+
+    Tasks started inside belong to it. A killed process no longer reaches the store: what its tasks still do
+    while they end counts for nothing.
+    """
+
+    def __init__(self, simulation: Simulation, name: str) -> None:
+        self.name = name
+        self.simulation = simulation
+        self.ids = FixedIds(prefix=name)
+        self.store = SimulatedStore(simulation, self)
+        self.dead = False
+        self.tasks: dict[asyncio.Task[Any], None] = {}
+        """In the order they were started: a set would have another one every time."""
+
+    def spawn(self, work: Coroutine[Any, Any, T], name: str) -> asyncio.Task[T]:
+        context = contextvars.copy_context()
+        context.run(_HOME.set, self)
+        return self.simulation.loop.create_task(work, name=f"{self.name}: {name}", context=context)
+
+    def effect(self, key: str) -> None:
+        """Count something done to the outside world; a dead process does nothing any more."""
+        if not self.dead:
+            self.simulation.effects[key] += 1
+
+    def kill(self) -> None:
+        self.dead = True
+        for task in list(self.tasks):
+            task.cancel()
+
+
+class SimulatedStore:
+    """A process's way to the simulation's one memory store: slow, and failing as often as it is told to.
+
+    ``fail`` is the chance that an append fails, before or after it took effect.
+    """
+
+    def __init__(self, simulation: Simulation, process: SimulatedProcess) -> None:
+        self._simulation = simulation
+        self._process = process
+        self._inner: Store = simulation.store
+        self.fail = 0.0
+
+    async def append(
+        self,
+        session_id: str,
+        batch: Sequence[StoredEntry],
+        *,
+        expected_tail: int,
+        lease: Lease | None = None,
+    ) -> None:
+        await self._arrive()
+        draw = self._simulation.random.random()
+        if draw < self.fail / 2:
+            raise AgentError("SessionWriteFailed", "the simulated disk is full")
+        await self._inner.append(session_id, batch, expected_tail=expected_tail, lease=lease)
+        if draw < self.fail:
+            raise AgentError("SessionWriteFailed", "the acknowledgement was lost on its way")
+        await self._arrive()
+        for stored in batch:
+            hash = read_envelope(stored.body).hash
+            self._simulation.acknowledged.append((session_id, Tail(seq=stored.seq, id=stored.id, hash=hash)))
+
+    async def read(self, session_id: str, *, after: int = 0, upto: int | None = None) -> list[StoredEntry]:
+        return await self._call(lambda: self._inner.read(session_id, after=after, upto=upto))
+
+    async def load(self, session_id: str, *, after: int = 0) -> list[Entry]:
+        return await self._call(lambda: self._inner.load(session_id, after=after))
+
+    async def tail(self, session_id: str) -> Tail | None:
+        return await self._call(lambda: self._inner.tail(session_id))
+
+    async def sessions(self) -> list[SessionInfo]:
+        return await self._call(self._inner.sessions)
+
+    async def fork(self, source: str, *, at: int, target: str, first: Sequence[StoredEntry]) -> None:
+        await self._call(lambda: self._inner.fork(source, at=at, target=target, first=first))
+
+    async def erase(self, session_id: str, bodies: Mapping[int, bytes]) -> None:
+        await self._call(lambda: self._inner.erase(session_id, bodies))
+
+    async def put_blob(self, data: bytes) -> str:
+        return await self._call(lambda: self._inner.put_blob(data))
+
+    async def get_blob(self, name: str) -> bytes:
+        return await self._call(lambda: self._inner.get_blob(name))
+
+    async def claim(self, session_id: str, *, owner: str, ttl: float) -> Lease:
+        return await self._call(lambda: self._inner.claim(session_id, owner=owner, ttl=ttl))
+
+    async def renew(self, lease: Lease) -> None:
+        await self._call(lambda: self._inner.renew(lease))
+
+    async def release(self, lease: Lease) -> None:
+        await self._call(lambda: self._inner.release(lease))
+
+    async def close(self) -> None:
+        return None
+
+    async def _call(self, act: Callable[[], Awaitable[T]]) -> T:
+        await self._arrive()
+        value = await act()
+        await self._arrive()
+        return value
+
+    async def _arrive(self) -> None:
+        """The way there or back; who is killed on it does not arrive."""
+        await self._simulation.pause(0.004)
+        if self._process.dead:
+            raise AgentError("SessionWriteFailed", f"the process {self._process.name} was killed")
+
+
+def current_process() -> SimulatedProcess | None:
+    """The simulated process whose task this is."""
+    return _HOME.get()
+
+
+class Simulation:
+    """One seed's world: its loop, clock, randomness, store and processes.
+
+    ``run`` it with a coroutine function that takes the simulation; everything is over when that returns.
+    """
+
+    def __init__(self, seed: int) -> None:
+        self.seed = seed
+        self.random = random.Random(seed)
+        self.loop = SimulatedLoop(self.random)
+        self.clock = SimulatedClock(self.loop)
+        self.store = MemoryStore(clock=self.clock)
+        self.processes: list[SimulatedProcess] = []
+        self.acknowledged: list[tuple[str, Tail]] = []
+        self.effects: Counter[str] = Counter()
+
+    def process(self) -> SimulatedProcess:
+        """A new process, without tasks yet."""
+        process = SimulatedProcess(self, f"p{len(self.processes) + 1}")
+        self.processes.append(process)
+        return process
+
+    def chance(self, share: float) -> bool:
+        return self.random.random() < share
+
+    async def pause(self, most: float) -> None:
+        """A moment: often only a turn of the loop, else up to ``most`` seconds."""
+        await asyncio.sleep(0 if self.chance(0.6) else self.random.random() * most)
+
+    def run(self, main: Callable[[Simulation], Coroutine[Any, Any, T]]) -> T:
+        """Raises ``AssertionError`` for a task that is left over, besides what ``main`` raises."""
+        loop = self.loop
+        before = random.getstate()
+        random.seed(self.seed)  # jitter comes from there
+        loop.set_task_factory(_in_its_process)
+        loop.set_exception_handler(self._note_unhandled)
+        self._unhandled: list[str] = []
+        asyncio.set_event_loop(loop)
+        try:
+            value = loop.run_until_complete(main(self))
+            left = [task.get_name() for task in asyncio.all_tasks(loop)]
+            loop.run_until_complete(loop.shutdown_asyncgens())
+        finally:
+            asyncio.set_event_loop(None)
+            loop.close()
+            random.setstate(before)
+        if left:
+            raise AssertionError(f"tasks are left over: {', '.join(sorted(left))}")
+        if self._unhandled:
+            raise AssertionError(f"errors that nobody handled: {'; '.join(self._unhandled)}")
+        return value
+
+    def _note_unhandled(self, loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
+        self._unhandled.append(f"{context.get('message')} {context.get('exception')!r}")
+
+
+def _in_its_process(loop: asyncio.AbstractEventLoop, work: Any, **options: Any) -> asyncio.Task[Any]:
+    task = asyncio.Task[Any](work, loop=loop, **options)
+    context = cast("contextvars.Context | None", options.get("context"))
+    process = context.get(_HOME) if context is not None else _HOME.get()
+    if process is not None:
+        process.tasks[task] = None
+        task.add_done_callback(process.tasks.pop)
+    return task
