@@ -108,11 +108,11 @@ class RecordedModel:
         self._tape = tape
 
     def target(self, metadata: RequestMetadata) -> tuple[ModelInvocationDescriptor, str | None]:
+        if isinstance(self._tape.peek(), RunEndedEntry):
+            self._tape.stop()
         for entry in self._tape.after():
             if isinstance(entry, ModelCallStartedEntry):
                 return entry.payload.target, entry.payload.reason
-            if isinstance(entry, RunEndedEntry):
-                self._tape.stop()
         raise TapeEnded
 
     async def open(self, call: ModelCall) -> tuple[AsyncGenerator[MessageDelta, None], Collector]:
