@@ -190,8 +190,15 @@ class Terminal:
 
     def press_ctrl_c_at_prompt(self, answer: str) -> None:
         """A key pressed in the instant between prompt and reading is not seen; a person presses again."""
-        for _ in range(5):
-            self.press_ctrl_c()
+        self._insist("\x03", answer)
+
+    def insist(self, line: str, answer: str) -> None:
+        """Type a line until it is answered: a Ctrl-C still under way may take it back."""
+        self._insist(line + "\n", answer)
+
+    def _insist(self, keys: str, answer: str) -> None:
+        for _ in range(10):
+            self.type(keys)
             if self._comes(answer, PATIENCE / 10):
                 break
         self.until(answer)

@@ -45,6 +45,17 @@ def test_ctrl_c_stops_the_answer_and_the_chat_goes_on(shell: Shell) -> None:
     assert shell.ok("replay", "s1").out.startswith("identical")
 
 
+def test_ctrl_c_just_as_an_answer_ends_does_not_end_the_chat(shell: Shell) -> None:
+    brief = shell.script(default={"text": "a b c", "delay": 0.01, "chunkSize": 2})
+    with shell.terminal("chat", "-m", brief, "-s", "s1") as terminal:
+        terminal.until("> ")
+        for number in range(8):
+            terminal.insist(f"question {number}", "a ")
+            time.sleep(0.008 * number)
+            terminal.press_ctrl_c()
+        terminal.insist("Still there?", "b c")
+
+
 @pytest.mark.spec("H-10")
 def test_killed_in_the_middle_of_an_answer_and_started_again(any_shell: Shell) -> None:
     shell = any_shell

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import importlib
+import signal
 import sys
 from collections.abc import AsyncGenerator
 from typing import Any
@@ -109,6 +110,17 @@ def _edit_lines() -> None:
         importlib.import_module("readline")  # its import is what does it
 
 
+def _prompt(text: str) -> str:
+    """Read a line. Ctrl-C counts here and while a run goes; in between, when an answer has just ended and
+    the key is pressed a moment too late, it must not end the chat."""
+    try:
+        signal.signal(signal.SIGINT, signal.default_int_handler)
+        return input(text)
+    finally:
+        if sys.platform != "win32":  # there a run has no other way to hear of it
+            signal.signal(signal.SIGINT, signal.SIG_IGN)
+
+
 class Chat:
     """One conversation, on a terminal or through a pipe."""
 
@@ -162,7 +174,7 @@ class Chat:
             return sys.stdin.buffer.readline().decode("utf-8", "replace") or None
         while True:
             try:
-                return input("> ")
+                return _prompt("> ")
             except EOFError:
                 out.print()
                 return None
@@ -199,7 +211,7 @@ class Chat:
         )
         while True:
             try:
-                given = input("run it? [y]es, [n]o, [a]bort the run, [l]ater: ").strip().lower()
+                given = _prompt("run it? [y]es, [n]o, [a]bort the run, [l]ater: ").strip().lower()
             except (EOFError, KeyboardInterrupt):
                 out.print()
                 return None

@@ -55,15 +55,19 @@ class Interrupt:
         self._asked = False
         self._task: asyncio.Task[object] | None = None
         self._aborting: asyncio.Task[bool] | None = None
+        self._before: object = None
         self.run_id: str | None = None
         self.left = False
 
     def __enter__(self) -> None:
         self._task = asyncio.current_task()
+        self._before = signal.getsignal(signal.SIGINT)
         _on_interrupt(self._pressed)
 
     def __exit__(self, *exc: object) -> None:
         _on_interrupt(None)
+        if self._before is signal.SIG_IGN:  # asyncio puts the default in its place instead
+            signal.signal(signal.SIGINT, signal.SIG_IGN)
 
     def _pressed(self) -> None:
         if self.run_id is None or self._asked:
