@@ -443,3 +443,20 @@ async def test_an_old_transaction_that_still_sees_the_words_is_waited_for_and_th
                 await asyncio.sleep(0.1)
                 assert not waiting.done()
             await waiting
+
+
+@pytest.mark.spec("H-9")
+@pytest.mark.parametrize("kind", ["postgres", "sqlite"])
+async def test_a_title_that_is_erased_is_gone_from_every_branch(
+    kind: str, tmp_path: Path, postgres_url: str
+) -> None:
+    store = open_store(postgres_url if kind == "postgres" else f"sqlite:{tmp_path}/log.db")
+    log = Log()
+    await store.append(log.session_id, log.header("secret plan"), expected_tail=0)
+    for source, target in ((log.session_id, "branch"), ("branch", "twig")):
+        await store.fork(source, at=log.seq, target=target, first=log.notes("x"))
+    assert {info.title for info in await store.sessions()} == {"secret plan"}
+    body = (await store.read(log.session_id))[0].body.replace(b"secret plan", b"-")
+    await store.erase("twig", {1: body})
+    assert {info.title for info in await store.sessions()} == {"-"}
+    await store.close()

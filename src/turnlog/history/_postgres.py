@@ -2,7 +2,8 @@
 
 ``postgresql://user@host:port/database``; the tables live in the schema ``turnlog``, or in the one that
 ``?schema=name`` says, and are made on first use. What ``append`` returned is committed synchronously.
-Appends that wait at the same time share one statement, and each succeeds or fails by itself.
+Appends that wait at the same time share one statement, and each succeeds or fails by itself. Connect to the
+server itself, or through a pooler in session mode: statements are prepared, and followers listen.
 """
 
 from __future__ import annotations
@@ -26,6 +27,8 @@ TIMEOUT = 30.0
 """Seconds that one statement may take."""
 LOCK_TIMEOUT = 10.0
 """Seconds to wait for another transaction's lock before ``SessionBusy``."""
+
+_KNOWN_SESSIONS = 10_000
 
 _open_stores: weakref.WeakSet[PostgresStore] = weakref.WeakSet()
 _abandoned: list[Any] = []
@@ -83,6 +86,8 @@ class PostgresStore(StoreBase):
             head = await side.bodies(session_id, 0, 1)
             if not head or not first_version_is_current(head[0]):
                 return (await self.load(session_id))[after:]
+            if len(self._current) >= _KNOWN_SESSIONS:
+                self._current.clear()
             self._current.add(session_id)
         return decode_log(session_id, await side.bodies(session_id, after, None), after=after)
 

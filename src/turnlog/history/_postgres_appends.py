@@ -121,20 +121,24 @@ class AppendQueue:
 
     async def _write(self) -> None:
         self._starting = False
-        group: list[Batch] = []
         try:
             while group := self._next_group():
                 sessions = {batch.session_id for batch in group}
                 self._under_way |= sessions
                 try:
                     await self._write_group(group)
+                except Exception as error:
+                    words = f"the store failed in a way it should not: {error!r}"
+                    for batch in group:
+                        batch.end(AgentError("SessionWriteFailed", words, cause=error))
+                except asyncio.CancelledError:  # the event loop is being shut down
+                    for batch in group:
+                        batch.future.cancel()
+                    raise
                 finally:
                     self._under_way -= sessions
         finally:
             self._writers -= 1
-            for batch in group:
-                if not batch.future.done():
-                    batch.future.cancel()  # the event loop is being shut down
 
     def _next_group(self) -> list[Batch]:
         """The oldest batches that may go together: one of each session, and a session's first goes alone."""

@@ -20,8 +20,10 @@ _PATIENCE = 20.0
 _TRIES = 3
 
 _OTHERS = b"""
-SELECT 1 FROM pg_stat_activity WHERE datname = current_database() AND pid <> pg_backend_pid()
-  AND GREATEST(age(backend_xmin), age(backend_xid)) >= age(%b::text::xid8::xid) LIMIT 1"""
+SELECT 1 WHERE pg_snapshot_xmin(pg_current_snapshot()) <= %(transaction)b::text::xid8
+  OR EXISTS (SELECT 1 FROM pg_stat_activity WHERE datname = current_database() AND pid <> pg_backend_pid()
+    AND age(backend_xmin) >= age(%(transaction)b::text::xid8::xid))"""
+"""Whether a transaction from before still runs: one that writes, in any database, or one here that reads."""
 
 
 async def erase(
@@ -31,55 +33,66 @@ async def erase(
 
     ``named``: sessions whose first entry is among them, which take their title from it.
     """
+    kept: list[int] = []
+
+    def hear(said: Diagnostic) -> None:
+        kept.append(_still_needed(said.message_detail))
+
+    async with link.unhurried(hear):
+        transaction, tables = await _replace(session_id, bodies, named, link)
+        deadline = monotonic() + _PATIENCE
+        for _ in range(_TRIES):
+            await _outwait(transaction, deadline, link)
+            kept.clear()
+            await _rewrite(address, tables, link)
+            if not any(kept):
+                return
+        raise AgentError(
+            "SessionBusy",
+            f"{address.label}: the content is erased, but a transaction that began before still sees the old "
+            "rows, so the tables keep them; end it (pg_stat_activity shows it) and purge again",
+        )
+
+
+async def _replace(
+    session_id: str, bodies: Mapping[int, bytes], named: set[int], link: Link
+) -> tuple[str, list[str]]:
+    """The number of the transaction that did it, and the tables it changed."""
+    names: set[str] = set()
     async with link.transaction():
-        names: set[str] = set()
         for place, body in bodies.items():
             old = await link.rows(statements.shared(_sql.READ_BODY), (place,))
+            seq, key = place & _sql.LAST_SEQ, place >> _sql.SEQ_BITS
             if not old:
-                seq = place & _sql.LAST_SEQ
                 raise AgentError("InvalidEntry", f"session {session_id!r} has no entry {seq} to erase")
             names |= blobs_in(old[0][0])
             await link.count(statements.shared(_sql.REPLACE_BODY), (body, place))
-            if place & _sql.LAST_SEQ == 1 and place >> _sql.SEQ_BITS in named:
+            if seq == 1 and key in named:
                 title = title_of(body)
-                values = (None if title is None else title.encode(), place >> _sql.SEQ_BITS)
-                await link.count(statements.shared(_sql.RENAME), values)
+                await link.count(
+                    statements.shared(_sql.RENAME), (None if title is None else title.encode(), key)
+                )
         if names:
             await link.count(statements.DROP_UNUSED_BLOBS, (sorted(names),))
         rows = await link.rows(b"SELECT pg_current_xact_id()::text", ())
     tables = ["entries", *(["blobs"] if names else []), *(["sessions"] if named else [])]
-    deadline = monotonic() + _PATIENCE
-    for _ in range(_TRIES):
-        await _outwait(rows[0][0], deadline, link)
-        if await _rewrite(address, tables, link):
-            return
-    raise AgentError(
-        "SessionBusy",
-        f"{address.label}: the content is erased, but a transaction that began before still sees the old "
-        "rows, so the tables keep them; end it (pg_stat_activity shows it) and purge again",
-    )
+    return rows[0][0], tables
 
 
 async def _outwait(transaction: str, deadline: float, link: Link) -> None:
     pause = 0.01
-    while await link.rows(_OTHERS, (transaction,)):
+    while await link.rows(_OTHERS, {"transaction": transaction}):
         if monotonic() > deadline:
             return
         await asyncio.sleep(pause)
         pause = min(pause * 2, 0.2)
 
 
-async def _rewrite(address: Address, tables: list[str], link: Link) -> bool:
+async def _rewrite(address: Address, tables: list[str], link: Link) -> None:
     """A plain vacuum frees the old bytes and leaves them where they are; only a new file has none of them."""
-    kept: list[int] = []
-
-    def hear(said: Diagnostic) -> None:
-        kept.append(_still_needed(said.message_detail))
-
     try:
-        async with link.unhurried(hear):
-            for table in tables:
-                await link.script(f"VACUUM (FULL, VERBOSE) {table}")
+        for table in tables:
+            await link.script(f"VACUUM (FULL, VERBOSE) {table}")
     except DriverError as error:
         problem = translate(error, address, "write")
         raise AgentError(
@@ -87,7 +100,6 @@ async def _rewrite(address: Address, tables: list[str], link: Link) -> bool:
             f"the content is erased, but old copies may remain in the tables: {problem.message}; purge again",
             cause=error,
         ) from error
-    return not any(kept)
 
 
 def _still_needed(detail: str | None) -> int:

@@ -68,7 +68,11 @@ READ_BODIES = "SELECT body FROM entries WHERE place > ? AND place <= ? ORDER BY 
 
 READ_BODY = "SELECT body FROM entries WHERE place = ?"
 REPLACE_BODY = "UPDATE entries SET body = ? WHERE place = ?"
-RENAME = "UPDATE sessions SET title = ? WHERE key = ?"
+RENAME = (
+    "UPDATE sessions SET title = ? WHERE key IN (WITH RECURSIVE line (key) AS (SELECT key FROM sessions "
+    "WHERE key = ? UNION SELECT s.key FROM sessions s JOIN line ON s.parent = line.key) SELECT key FROM line)"
+)
+"""Of a session and of all that were forked from it, which took its title over."""
 
 ADD_BLOB = "INSERT INTO blobs (name, data) VALUES (?, ?) ON CONFLICT DO NOTHING"
 GET_BLOB = "SELECT data FROM blobs WHERE name = ?"
