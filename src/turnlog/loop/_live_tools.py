@@ -10,7 +10,7 @@ from typing import Any
 
 import msgspec
 
-from turnlog.approvals import ApprovalPolicy, denial_text, policy_denial_text
+from turnlog.approvals import ApprovalPolicy, check_decision, denial_text, policy_denial_text
 from turnlog.approvals import judge as judge_call
 from turnlog.context import preview_result
 from turnlog.contract import (
@@ -94,13 +94,22 @@ class LiveTools:
         if isinstance(checked, ToolAnswer):
             return Answer(checked)
         assert state.started is not None
-        if decided is None:
+        if not self._is_approved(call):
             verdict = judge_call(self._approval, request, tool, state.started.tool_policy)
             if verdict.action == "deny":
                 return Answer(ToolAnswer.denied(policy_denial_text(tool.name, verdict.reason)))
             if verdict.action == "ask":
                 return Ask(verdict.reason, self._world.sandbox, self._expiry())
         return Start(alone=not tool.concurrent)
+
+    def _is_approved(self, call: CallState) -> bool:
+        """Approved here, and for what would run. A fork takes the past along, but not what it allowed: that
+        was to happen once."""
+        requested, decided = call.requested, call.decided
+        if requested is None or decided is None or call.decided_in != self._world.session_id:
+            return False
+        check_decision(requested, decided, session_id=call.asked_in)
+        return decided.action in ("approve", "modify")
 
     def _expiry(self) -> str | None:
         if self._approval_ttl is None:

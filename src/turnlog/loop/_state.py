@@ -62,15 +62,18 @@ class CallState:
     requested: ApprovalRequested | None = None
     asked_in: str | None = None
     decided: ApprovalDecided | None = None
+    decided_in: str | None = None
     started: ToolStarted | None = None
     asked_again: bool = False
     answered: bool = False
 
     @property
     def arguments(self) -> dict[str, object] | None:
-        """What runs: the decision's arguments where a human changed them."""
+        """What runs: the decision's arguments where a human changed them, else those that he was shown."""
         if self.decided is not None and self.decided.arguments is not None:
             return self.decided.arguments
+        if self.requested is not None:
+            return self.requested.arguments
         return self.call.arguments
 
     @property
@@ -171,7 +174,7 @@ class RunState:
                     call.asked_again = call.started is not None
             case ApprovalDecidedEntry():
                 if call := self.calls.get(entry.payload.tool_call_id):
-                    call.decided = entry.payload
+                    call.decided, call.decided_in = entry.payload, entry.session_id
             case FoldEntry():
                 self.folds_since_failure += 1
                 self.has_folds = True

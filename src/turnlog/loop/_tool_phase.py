@@ -208,7 +208,7 @@ def skip_open_calls(
 
 
 def _stage_request(record: Recorder, call: CallState, ask: Ask) -> None:
-    arguments = call.call.arguments or {}
+    arguments = call.arguments or {}
     request = ApprovalRequested(
         tool_call_id=call.call.tool_call_id,
         tool_name=call.call.tool_name,
