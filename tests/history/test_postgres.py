@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import gc
-import os
 import subprocess
 import sys
 import threading
@@ -393,35 +392,26 @@ async def test_what_is_erased_is_in_no_file_of_the_tables(
         blob = await store.put_blob(words.encode() * 10)
         await store.append(log.session_id, log.notes(f"blob:{blob}"), expected_tail=3)
         async with await connect(postgres, store) as link:
-            await link.execute("ANALYZE")
-            await link.execute("CHECKPOINT")
-            assert files_with(postgres, words)
+            await link.execute("ANALYZE sessions, entries, blobs")
+            assert await files_with(link, postgres, words)
             bodies = {s.seq: s.body for s in await store.read(log.session_id)}
             blank = {
                 seq: body.replace(words.encode(), b"-").replace(blob.encode(), b"-")
                 for seq, body in bodies.items()
             }
             await store.erase(log.session_id, blank)
-            await link.execute("CHECKPOINT")
-        assert files_with(postgres, words) == []
+            assert await files_with(link, postgres, words) == []
         assert [info.title for info in await store.sessions()] == ["-"]
         with pytest.raises(AgentError, match="SessionReadFailed"):
             await store.get_blob(blob)
 
 
-def files_with(postgres: PostgresServer, words: str) -> list[Path]:
-    """Files of the databases, not of the server's write-ahead log, which is beyond a store's reach."""
-    found: list[Path] = []
-    for folder, _, names in os.walk(postgres.data / "base"):
-        for name in names:
-            path = Path(folder, name)
-            try:
-                data = path.read_bytes()
-            except FileNotFoundError:
-                continue
-            if words.encode() in data:
-                found.append(path)
-    return found
+async def files_with(link: psycopg.AsyncConnection[Any], postgres: PostgresServer, words: str) -> list[Path]:
+    """Files of the database, not of the server's write-ahead log, which is beyond a store's reach."""
+    await link.execute("CHECKPOINT")  # all pages to their files, all files that were replaced removed
+    rows = await link.execute("SELECT oid FROM pg_database WHERE datname = current_database()")
+    folder = postgres.data / "base" / str((await rows.fetchall())[0][0])
+    return [path for path in folder.iterdir() if words.encode() in path.read_bytes()]
 
 
 async def test_an_old_transaction_that_still_sees_the_words_is_waited_for_and_then_told(

@@ -126,16 +126,16 @@ async def test_an_append_that_is_cut_twice_fails_and_is_whole_or_not_there(
 async def test_connections_cut_at_random_lose_nothing_and_write_nothing_twice(
     store: PostgresStore, proxy: Proxy
 ) -> None:
-    logs = [(await begun(store))[0] for _ in range(8)]
+    logs = [(await begun(store))[0] for _ in range(4)]
     done = asyncio.Event()
 
     async def trouble() -> None:
         while not done.is_set():
-            await asyncio.sleep(0.03)
+            await asyncio.sleep(0.05)
             proxy.cut_all()
 
     async def write(log: Log) -> None:
-        for number in range(12):
+        for number in range(8):
             batch, expected = log.notes(f"{number}"), log.seq - 1
             while True:  # as a caller does: again until it is acknowledged
                 try:
@@ -148,7 +148,7 @@ async def test_connections_cut_at_random_lose_nothing_and_write_nothing_twice(
     await asyncio.gather(*map(write, logs))
     done.set()
     await cutting
-    assert [await texts(store, log) for log in logs] == [[str(n) for n in range(12)]] * 8
+    assert [await texts(store, log) for log in logs] == [[str(n) for n in range(8)]] * 4
 
 
 # ── everything else ──
