@@ -10,6 +10,9 @@ from pathlib import Path
 
 import msgspec
 
+ALL, EACH = -1, -2
+"""How many crashes: at all places there are, or at one of each kind."""
+
 TESTS = Path(__file__).resolve().parent.parent
 _MEMORY = Path("/dev/shm")
 
@@ -29,7 +32,7 @@ def run_crashes(
     store: str,
     *,
     url: str | None = None,
-    singles: int = -1,
+    singles: int = ALL,
     doubles: int = 0,
     seed: int = 0,
     planted: str | None = None,

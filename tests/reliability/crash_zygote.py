@@ -2,7 +2,7 @@
 
     python -m reliability.crash_zygote '{"scenario": "one_tool", "store": "jsonl", "folder": "/tmp/x"}'
 
-A case is a number of lives, each killed at a named place, one that goes on to the end, and one that checks.
+A case is a number of lives, each killed at a named place, and one that goes on to the end and checks.
 Prints a JSON report.
 """
 
@@ -26,14 +26,14 @@ import msgspec
 from reliability.crash_disk import watch_disk
 from reliability.crash_world import SCENARIOS, STORES, Points, World
 
+ALL, EACH = -1, -2
 _LIFE = 30  # seconds after which a child that hangs is ended, and reported
 
 
 class Order(msgspec.Struct):
-    """``singles`` and ``doubles`` say how many crashes of one and of two kills; -1: at every place there is.
-
-    Fewer than there are places: first one of each kind. ``url`` names a server's store, where a case has a
-    schema instead of a folder.
+    """``singles`` and ``doubles`` say how many crashes of one and of two kills: a number, ``ALL`` places
+    there are, or one at ``EACH`` kind of place. A number takes one of each kind first. ``url`` names a
+    server's store, with the word CASE where each case has a schema of its own.
     """
 
     scenario: str
@@ -62,6 +62,7 @@ class Crashes:
         self.report = Report()
         self._random = random.Random(f"{order.seed} {order.scenario} {order.store}")
         self._number = 0
+        self._left: Path | None = None
 
     def run(self) -> Report:
         first = self._fresh()
@@ -78,26 +79,44 @@ class Crashes:
 
     def _run_doubles(self, places: list[str]) -> None:
         wanted = self.order.doubles
-        firsts = self._choose(places, -1 if wanted < 0 else min(wanted, len(places)))
+        firsts = self._choose(places, ALL if wanted < 0 else min(wanted, len(places)))
         for index, place in enumerate(firsts):
-            share = -1 if wanted < 0 else wanted // len(firsts) + (index < wanted % len(firsts))
-            crashed = self._fresh()
-            self._crash(crashed, place)
-            seconds = self._choose(self._record(self._copy(crashed)), share)
+            share = ALL if wanted < 0 else wanted // len(firsts) + (index < wanted % len(firsts))
+            seconds = self._choose(self._record(self._crashed(place)), share)
             for second in seconds:
-                folder = self._copy(crashed)
+                folder = self._crashed(place)
                 self._crash(folder, second)
                 self._finish(folder, [place, second])
                 self.report.doubles += 1
-            shutil.rmtree(crashed)
+            self._forget()
+
+    def _crashed(self, place: str) -> Path:
+        """What a crash at ``place`` leaves behind: made once and copied, where a store can be copied."""
+        if self.order.url is not None:
+            folder = self._fresh()
+            self._crash(folder, place)
+            return folder
+        if self._left is None:
+            self._left = self._fresh()
+            self._crash(self._left, place)
+        target = self._fresh()
+        shutil.copytree(self._left, target, dirs_exist_ok=True)
+        return target
+
+    def _forget(self) -> None:
+        if self._left is not None:
+            shutil.rmtree(self._left)
+            self._left = None
 
     def _choose(self, places: list[str], count: int) -> list[str]:
-        if count < 0 or count >= len(places):
+        if count == ALL or count >= len(places):
             return places
         by_kind: dict[str, list[str]] = {}
         for place in places:
             by_kind.setdefault(place.rpartition(" #")[0], []).append(place)
         one_each = [self._random.choice(group) for group in by_kind.values()]
+        if count == EACH:
+            return one_each
         self._random.shuffle(one_each)
         rest = [place for place in places if place not in one_each]
         self._random.shuffle(rest)
@@ -111,15 +130,10 @@ class Crashes:
         folder.mkdir(parents=True)
         return folder
 
-    def _copy(self, folder: Path) -> Path:
-        target = self._fresh()
-        shutil.copytree(folder, target, dirs_exist_ok=True)
-        return target
-
     def _world(self, folder: Path, points: Points) -> World:
         order = self.order
         if order.url is not None:
-            url = f"{order.url}&schema={folder.name.replace('-', '_')}_{os.getppid()}"
+            url = order.url.replace("CASE", f"{folder.parent.name}_{folder.name}".replace("-", "_").lower())
         else:
             url = STORES[order.store](folder)
         scenario = SCENARIOS[order.scenario]
@@ -155,19 +169,16 @@ class Crashes:
             self.report.failures.append(f"{place}: {_why(status, said)}")
 
     def _finish(self, folder: Path, places: list[str]) -> None:
-        def go_on() -> bytes:
-            asyncio.run(self._world(folder, Points()).live())
+        def life() -> bytes:
+            world = self._world(folder, Points())
+            asyncio.run(world.live())
+            asyncio.run(world.check())
             return b""
 
-        def check() -> bytes:
-            asyncio.run(self._world(folder, Points()).check())
-            return b""
-
-        for life in (go_on, check):
-            status, said = _fork(life)
-            if status != 0:
-                self.report.failures.append(f"{' then '.join(places)}: {_why(status, said)}")
-                return
+        status, said = _fork(life)
+        if status != 0:
+            self.report.failures.append(f"{' then '.join(places) or 'no crash'}: {_why(status, said)}")
+            return
         shutil.rmtree(folder)
 
 

@@ -9,7 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from reliability.crash_runs import run_crashes
+from postgres_server import PostgresServer
+from reliability.crash_runs import EACH, run_crashes
 from reliability.crash_world import SCENARIOS, STORES
 
 
@@ -17,10 +18,18 @@ from reliability.crash_world import SCENARIOS, STORES
 @pytest.mark.parametrize("store", STORES)
 @pytest.mark.parametrize("scenario", SCENARIOS)
 def test_killed_anywhere_a_run_goes_on_and_nothing_is_lost_or_done_twice(scenario: str, store: str) -> None:
-    report = run_crashes(scenario, store, singles=60, doubles=4)
+    report = run_crashes(scenario, store, singles=EACH, doubles=3)
     assert report.failures == []
-    assert report.singles >= len(report.kinds) and report.doubles == 4
+    assert report.singles == len(report.kinds) and report.doubles == 3
     assert {"append before", "append after"} <= set(report.kinds)
+
+
+@pytest.mark.spec("H-6", "H-10", "T-3")
+@pytest.mark.parametrize("scenario", ["parallel", "approval"])
+def test_killed_anywhere_on_postgresql(scenario: str, postgres: PostgresServer) -> None:
+    report = run_crashes(scenario, "postgres", url=postgres.url(schema="CASE"), singles=EACH, doubles=2)
+    assert report.failures == []
+    assert report.singles == len(report.kinds) and report.doubles == 2
 
 
 @pytest.mark.parametrize(
@@ -28,7 +37,7 @@ def test_killed_anywhere_a_run_goes_on_and_nothing_is_lost_or_done_twice(scenari
     [("careless tool", "ran 2 times"), ("hasty store", "was acknowledged and is not in the log")],
 )
 def test_the_checks_find_a_planted_bug(planted: str, found: str) -> None:
-    report = run_crashes("one_tool", "jsonl", singles=45, planted=planted)
+    report = run_crashes("one_tool", "jsonl", singles=EACH, planted=planted)
     assert report.failures and all(found in failure for failure in report.failures)
 
 
