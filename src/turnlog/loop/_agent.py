@@ -32,7 +32,7 @@ from turnlog.contract import (
 )
 from turnlog.history import default_store_url, open_store
 from turnlog.models import Model, load_model
-from turnlog.system import SystemClock, SystemIds
+from turnlog.system import SystemClock, SystemIds, guard_environment
 from turnlog.tools import Tool, ToolExecutor, ToolRegistry
 from turnlog.widgets import MemoryNotebookWidget, Widget
 
@@ -87,6 +87,7 @@ class Agent:
         on_busy: Literal["refuse", "wait"] = "refuse",
         lease_ttl: float = LEASE_TTL,
     ) -> None:
+        guard_environment()
         config = config or AgentConfig()
         self.name = name or config.name
         self.model = load_model(model, **(model_options or {})) if isinstance(model, str) else model
