@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from ._fork import fork
     from ._html import render_html
     from ._jsonl import JsonlStore
+    from ._ledger import check_input
     from ._markdown import render_markdown
     from ._memory import MemoryStore
     from ._postgres import PostgresStore
@@ -34,6 +35,7 @@ __all__ = [
     "Session",
     "SqliteStore",
     "attach_images",
+    "check_input",
     "default_store_url",
     "export_jsonl",
     "follow",
@@ -57,6 +59,7 @@ _HOMES = {
     "Session": "_session",
     "SqliteStore": "_sqlite",
     "attach_images": "_blobs",
+    "check_input": "_ledger",
     "default_store_url": "_urls",
     "export_jsonl": "_export",
     "follow": "_follow",

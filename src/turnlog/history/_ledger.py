@@ -252,6 +252,7 @@ class Ledger:
 
 
 def check_input(message: Message) -> None:
+    """Raises ``InvalidEntry`` for what no model could be told: another role's message, or an empty one."""
     if message.role not in ("user", "system"):
         raise invalid(f"a model's input is a user or system message, this one's role is {message.role}")
     if not any(part.kind in ("image", "file_ref") for part in message.parts) and not message.text.strip():

@@ -202,7 +202,12 @@ class Agent:
         return self.loop.pause(run_id)
 
     async def send(self, session: str, text: Input) -> None:
-        """Say something to a run that is going: it enters before the next model call."""
+        """Say something to a run that is going: it enters before the next model call.
+
+        When the run ends before that, it is in the log for the next one; when it is let go (a pause, a wait
+        for approval), this agent keeps it in memory until the run is resumed. Raises ``SessionNotFound`` when
+        no run is going here, and refuses what cannot be said.
+        """
         message = text if isinstance(text, Message) else user_message(text)
         self.loop.steer(session, message)
 

@@ -24,9 +24,10 @@ from turnlog.contract import (
     Runtime,
     Store,
     WidgetEvent,
+    encode,
     find_unjson,
 )
-from turnlog.history import Session
+from turnlog.history import Session, check_input
 from turnlog.models import Model
 from turnlog.observe import get_logger
 from turnlog.system import SystemClock
@@ -107,6 +108,7 @@ class AgentLoop:
         self.lease_clock: Clock = _REAL_TIME
         self._warm: OrderedDict[str, WarmSession] = OrderedDict()
         self._runs: dict[str, OpenRun] = {}  # by session: forks share run ids with what they come from
+        self._unheard: dict[str, list[Message]] = {}
 
     async def run(self, run: RunInput) -> RunResult:
         return await drain(self.run_stream(run))
@@ -258,6 +260,7 @@ class AgentLoop:
                 )
             await other.over.wait()
         opened = self._runs[session_id] = OpenRun(run_id, session_id)
+        opened.steering.waiting = self._unheard.pop(session_id, [])
         return opened
 
     def _find(self, run_id: str) -> OpenRun | None:
@@ -291,6 +294,8 @@ class AgentLoop:
         except AgentError as error:
             _log.warning("%s: what came as a run ended was lost: %s", opened.session_id, error.message)
         finally:
+            if opened.steering.waiting:  # said to a run that was let go: for whoever goes on with it
+                self._unheard[opened.session_id] = opened.steering.waiting
             if (warm := self._warm.get(opened.session_id)) is not None:
                 warm.session.lease = None
             try:
@@ -361,6 +366,8 @@ class AgentLoop:
         return True
 
     def steer(self, session_id: str, message: Message) -> None:
+        check_input(message)
+        encode(message)  # what cannot be written would fail the run, and not the one who said it
         opened = self._runs.get(session_id)
         if opened is not None and not opened.steering.closed:
             opened.steering.waiting.append(message)

@@ -339,15 +339,19 @@ class RecordedWorld:
         return False
 
     def interrupted(self) -> None:
-        entry = self._tape.peek()
-        error = entry.payload.error if isinstance(entry, RunEndedEntry) else None
-        if error is not None and error.code in _FROM_OUTSIDE:
-            self._tape.stop()
+        self._tape.peek()
+        for entry in self._tape.after():
+            if _is_steering(entry):
+                continue  # said before the end, and not answered any more
+            error = entry.payload.error if isinstance(entry, RunEndedEntry) else None
+            if error is not None and error.code in _FROM_OUTSIDE:
+                self._tape.stop()
+            break
 
     def take_steering(self) -> list[Message]:
         taken: list[Message] = []
         for entry in self._tape.after():
-            if not isinstance(entry, ModelInputEntry) or entry.payload.source != "steering":
+            if not isinstance(entry, ModelInputEntry) or not _is_steering(entry):
                 break
             taken.append(entry.payload.message)
         return taken
@@ -362,3 +366,7 @@ class RecordedWorld:
 
     async def hook(self, point: HookPoint, *args: object) -> None:
         return None
+
+
+def _is_steering(entry: Entry) -> bool:
+    return isinstance(entry, ModelInputEntry) and entry.payload.source == "steering"

@@ -182,6 +182,12 @@ class Runner:
             self._add_input(message, "steering")
         return bool(messages)
 
+    def _take_last_words(self) -> None:
+        """What was said and will not be answered in this run stands in the log all the same."""
+        self.doors.world.close()
+        for message in self.doors.world.take_steering():
+            self._add_input(message, "steering")
+
     def _add_input(self, message: Message, source: Any) -> None:
         entry = self.record.stage(
             self.session.append_model_input(
@@ -216,6 +222,7 @@ class Runner:
         status = "completed" if error is None else _ending(error.code)
         if error is not None:
             skip_open_calls(self.record, self.doors, error)
+            self._take_last_words()
             self.record.tell(ErrorEvent, ErrorShown(error=error))
         final = state.output.id if error is None and state.output is not None else None
         self.record.stage(
@@ -228,6 +235,7 @@ class Runner:
 
     async def _settle(self, error: AgentError) -> list[RunEvent]:
         """End the run because of ``error``: no call left open, no task left running."""
+        self.doors.world.close()
         if self.result is not None or not self.state.is_open:
             await self.doors.tools.stop()
             return [] if self.result is not None else self._lost(error.to_info())
@@ -249,6 +257,7 @@ class Runner:
                 )
             )
         skip_open_calls(self.record, self.doors, info, finished)
+        self._take_last_words()
         self.record.tell(ErrorEvent, ErrorShown(error=info))
         self.record.stage(self.session.end_run(RunEnded(status=status, error=info, usage=self.state.usage)))
         self.record.go(status)
@@ -283,6 +292,7 @@ class Runner:
         return [shown, self.record.event(RunEndedEvent, RunEnd(result=self.result))]
 
     async def _let_go(self) -> list[RunEvent]:
+        self.doors.world.close()
         events = await self.record.flush()
         self.result = RunResult(
             session_id=self.session.session_id,
