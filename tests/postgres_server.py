@@ -7,6 +7,7 @@ process that owns the run is gone, however that came about.
 
 from __future__ import annotations
 
+import ctypes
 import fcntl
 import importlib.util
 import os
@@ -79,8 +80,26 @@ class PostgresServer:
         """Stop it and remove its folder; returns when that is done."""
         (self.folder / "stop").touch()
         deadline = time.monotonic() + _STOP_LIMIT + 5
-        while self.folder.exists() and time.monotonic() < deadline:
+        while self.folder.exists() and self.pid is not None and time.monotonic() < deadline:
             time.sleep(0.02)
+        if self.folder.exists():
+            time.sleep(0.2)  # for a guardian that is about to remove it
+            self.remove()
+
+    @property
+    def pid(self) -> int | None:
+        """The server's process, if it runs."""
+        try:
+            pid = int((self.data / "postmaster.pid").read_text().split("\n")[0])
+        except (OSError, ValueError):
+            return None
+        return pid if _alive(pid) else None
+
+    def remove(self) -> None:
+        """What is left where the guardian was killed."""
+        if (pid := self.pid) is not None:
+            os.kill(pid, signal.SIGQUIT)
+        shutil.rmtree(self.folder, ignore_errors=True)
 
 
 # Starting
@@ -196,6 +215,7 @@ def guard(folder: Path, owner: int, binaries: Path, settings: list[str]) -> None
     server = subprocess.Popen(
         [str(binaries / "postgres"), "-D", str(folder / "data"), "-k", str(folder), *options],
         cwd="/",
+        preexec_fn=_end_with_parent,
         **_as(user),
     )
     try:
@@ -213,6 +233,12 @@ def guard(folder: Path, owner: int, binaries: Path, settings: list[str]) -> None
             server.wait()
     finally:
         shutil.rmtree(folder, ignore_errors=True)
+
+
+def _end_with_parent() -> None:
+    """Where the system can: the server stops when its guardian is killed."""
+    if sys.platform == "linux":
+        ctypes.CDLL(None).prctl(1, signal.SIGINT)  # PR_SET_PDEATHSIG
 
 
 def _alive(pid: int) -> bool:
@@ -247,7 +273,8 @@ def postgres() -> PostgresServer:
     folder, owner = _shared_folder()
     with _locked(folder):
         server = PostgresServer(folder)
-        if not (folder / "data" / "postmaster.pid").exists():
+        if server.pid is None:
+            server.remove()
             try:
                 server = start_server(folder, owner)
             except NoPostgres as error:
