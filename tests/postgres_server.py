@@ -215,7 +215,7 @@ def guard(folder: Path, owner: int, binaries: Path, settings: list[str]) -> None
     server = subprocess.Popen(
         [str(binaries / "postgres"), "-D", str(folder / "data"), "-k", str(folder), *options],
         cwd="/",
-        preexec_fn=_end_with_parent,
+        preexec_fn=_end_with_parent,  # noqa: PLW1509  (the guardian has one thread)
         **_as(user),
     )
     try:
