@@ -1,4 +1,4 @@
-"""Many lines into fewer bytes: what the user said is cut last, and never below its beginning."""
+"""Many lines into fewer bytes: what the user said goes last, and what was said first never."""
 
 from __future__ import annotations
 
@@ -14,21 +14,24 @@ _LEAST = 40
 _USER_LEAST = 200
 
 
-def shrink_lines(lines: Sequence[Line], vocabulary: Vocabulary, limit: int) -> list[Line]:
-    """``lines`` in about ``limit`` bytes: other lines are cut first, the oldest go next, the user's last."""
+def shrink_lines(lines: Sequence[Line], vocabulary: Vocabulary, limit: int, user_limit: int) -> list[Line]:
+    """``lines`` in about ``limit`` bytes: other lines are cut first, the oldest go next.
+
+    The user's lines may take up to ``user_limit``, verbatim while they fit into ``limit``. Of more than that
+    the first one and the newest stay, and one line says where the others are.
+    """
     user = sum(_size(line) for line in lines if line.is_user)
     rest = [line for line in lines if not line.is_user]
     share = level([_size(line) for line in rest], limit - user)
     if share >= _LEAST:
         return [line if line.is_user else _shorten(line, vocabulary, share) for line in lines]
-    kept = _drop_oldest(lines, vocabulary, limit - user)
     if user > limit:
         cap = max(level([_size(line) for line in lines if line.is_user], limit), _USER_LEAST)
-        kept = [
+        lines = [
             line._replace(text=cap_words(line.text, cap, line.first_seq)) if line.is_user else line
-            for line in kept
+            for line in lines
         ]
-    return kept
+    return _drop_oldest(lines, vocabulary, limit - user, user_limit)
 
 
 def level(sizes: Sequence[int], limit: int) -> int:
@@ -43,9 +46,9 @@ def level(sizes: Sequence[int], limit: int) -> int:
     return ordered[-1] if ordered else 0
 
 
-def _drop_oldest(lines: Sequence[Line], vocabulary: Vocabulary, limit: int) -> list[Line]:
-    """Newest lines first until ``limit`` is used up; what is left out is named by one line."""
-    keep: set[int] = set()
+def _drop_oldest(lines: Sequence[Line], vocabulary: Vocabulary, limit: int, user_limit: int) -> list[Line]:
+    """Newest lines first until the limits are used up; what is left out is named by one line."""
+    keep = _kept_words(lines, user_limit)
     left = limit
     for position in range(len(lines) - 1, -1, -1):
         line = lines[position]
@@ -55,13 +58,26 @@ def _drop_oldest(lines: Sequence[Line], vocabulary: Vocabulary, limit: int) -> l
     result: list[Line] = []
     gap: list[Line] = []
     for position, line in enumerate(lines):
-        if line.is_user or position in keep:
+        if position in keep:
             result += _omitted(gap)
             gap = []
             result.append(line if line.is_user else _shorten(line, vocabulary, _LEAST))
         else:
             gap.append(line)
     return result + _omitted(gap)
+
+
+def _kept_words(lines: Sequence[Line], limit: int) -> set[int]:
+    """Which of the user's lines stay: the first, that the work began with, and the newest that fit."""
+    said = [position for position, line in enumerate(lines) if line.is_user]
+    keep: set[int] = set(said[:1])
+    left = limit - sum(_size(lines[position]) for position in keep)
+    for position in reversed(said[1:]):
+        left -= _size(lines[position])
+        if left < 0:
+            break
+        keep.add(position)
+    return keep
 
 
 def _omitted(gap: Sequence[Line]) -> list[Line]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Literal, NamedTuple, TypeAlias
 
 from turnlog.contract import AgentError, Fold, FoldItem, FoldSegment, ModelInvocationDescriptor
@@ -36,7 +36,10 @@ class Aim(NamedTuple):
 
 
 class FoldPlanner:
-    """Plans one fold over a projection. Looks at nothing but its arguments."""
+    """Plans one fold over a projection. Looks at nothing but its arguments.
+
+    ``screen`` renders the LiveScreen that the fold will show; it is asked when a fold is due.
+    """
 
     def __init__(
         self,
@@ -44,8 +47,10 @@ class FoldPlanner:
         *,
         target: ModelInvocationDescriptor | None = None,
         window_of: WindowOf | None = None,
+        screen: Callable[[], str | None] | None = None,
     ) -> None:
         self.projection = projection
+        self._screen = screen
         self._window_of = window_of
         self.options = projection.options
         self.target = target
@@ -134,6 +139,7 @@ class FoldPlanner:
         base = min(before, threshold) if reason in {"overflow", "manual"} else threshold
         share = options.target_share if step < MAX_OVERFLOW_STEPS else options.target_share / 2
         whole = self.projection.meter.weight(base, self.target)
+        whole = max(whole - self._shown_again(), whole // 2)
         tail = 0 if step >= MAX_OVERFLOW_STEPS else int(whole * options.tail_share)
         return Aim(
             reason=reason,
@@ -141,13 +147,23 @@ class FoldPlanner:
             target=max(int(whole * share), min(head + tail, whole * 9 // 10)),
             tail=tail,
             ceiling=whole if reason not in {"overflow"} else int(whole * share),
-            merge_at=int(self.projection.meter.weight(threshold, self.target) * options.merge_share),
+            # What was refused twice is too long in all its parts, the user's own words too.
+            merge_at=int(
+                self.projection.meter.weight(threshold, self.target)
+                * options.merge_share
+                / 2 ** max(step - 1, 0)
+            ),
         )
 
     def _least_freed(self, before: int, threshold: int) -> int:
         """A fold breaks the cache: less than this is not worth it. In a small window even a little is."""
         share = self.options.min_freed_share
         return int(max(share * before, min(self.options.min_freed_tokens, share * threshold)))
+
+    def _shown_again(self) -> int:
+        """Bytes that the fold itself will show: room that it has to leave."""
+        screen = self._screen() if self._screen is not None else None
+        return len(screen.encode()) if screen else 0
 
     def _is_worth_trying(self, aim: Aim, least: int) -> bool:
         """Whether enough could be freed at best; says so at the cost of a sum, before any text is made."""
@@ -272,13 +288,20 @@ class FoldPlanner:
             self._replace(begin, end, lines)
 
     def _merge(self, aim: Aim) -> None:
-        """Segments that take too much become one, their lines shortened; user lines last."""
+        """Segments that take too much, or leave a fold that would soon be due again, become one, their lines
+        shortened; user lines last."""
         count = self._first_unfolded()
         segments = [unit for unit in self.units[:count] if type(unit) is TextUnit]
-        if count == 0 or sum(unit_weight(unit, self.options) for unit in segments) <= aim.merge_at:
+        size, weight = sum(unit_weight(unit, self.options) for unit in segments), self.weight()
+        crowded = weight > (aim.target + aim.ceiling) // 2 and aim.reason not in {"overflow", "manual"}
+        if count == 0 or (size <= aim.merge_at and not crowded):
             return
+        room = aim.merge_at
+        if crowded:  # prompt and tools fill most of a small window: little is left for what was said before
+            room = min(max(aim.target - (weight - size), room // 4), room)
         lines = digest_units(segments, self.projection.vocabulary, self._user_cap())
-        self._replace(0, count, shrink_lines(lines, self.projection.vocabulary, aim.merge_at // 2))
+        shrunk = shrink_lines(lines, self.projection.vocabulary, min(aim.merge_at // 2, room), room)
+        self._replace(0, count, shrunk)
 
     def _shrink_largest(self, aim: Aim) -> None:
         """What is too large by itself becomes its beginning, its end and a number to recall it by."""

@@ -65,7 +65,7 @@ async def compact_session(
         raise AgentError("SessionBusy", f"session {session_id} has an open run; resume or abort it first")
     if model is not None and (recap := await write_recap(model, warm)) is not None:
         warm.step(session.append_compaction(recap))
-    planner = FoldPlanner(warm.projection, target=warm.state.target)
+    planner = FoldPlanner(warm.projection, target=warm.state.target, screen=warm.host.screen)
     fold = planner.plan("manual")
     if fold is not None:
         warm.step(session.append_fold(msgspec.structs.replace(fold, screen=warm.host.screen())))

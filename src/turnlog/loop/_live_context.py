@@ -52,17 +52,20 @@ class LiveContext:
 
     def fold_before(self, state: RunState, target: ModelInvocationDescriptor) -> Fold | None:
         """A fold when the context is past its threshold; earlier at a turn's end or on a cold cache."""
-        planner = FoldPlanner(self._projection, target=target, window_of=self._window_of)
+        planner = self._planner(target)
         return planner.plan("threshold", cold=self._is_cold(state), turn_end=state.call_index == 0)
 
     def fold_overflow(self, state: RunState, step: int, target: ModelInvocationDescriptor) -> Fold | None:
-        planner = FoldPlanner(self._projection, target=target, window_of=self._window_of)
-        return planner.plan("overflow", overflow_step=step)
+        return self._planner(target).plan("overflow", overflow_step=step)
+
+    def _planner(self, target: ModelInvocationDescriptor) -> FoldPlanner:
+        return FoldPlanner(
+            self._projection, target=target, window_of=self._window_of, screen=self._host.screen
+        )
 
     def begin_recap(self, context: ModelContext, target: ModelInvocationDescriptor) -> None:
         if self._recap is not None:
-            planner = FoldPlanner(self._projection, target=target, window_of=self._window_of)
-            self._recap.consider(context, planner.threshold())
+            self._recap.consider(context, self._planner(target).threshold())
 
     def screen(self) -> str | None:
         return self._host.screen()
