@@ -78,5 +78,9 @@ class Message(Value, frozen=True, kw_only=True):
 
 def user_message(text: str | Sequence[MessagePart], *, run_id: str = "", timestamp: str = "") -> Message:
     """A user's message; run id and timestamp are filled in by whoever appends it."""
+    if not isinstance(text, str | list | tuple):
+        raise AgentError(
+            "InvalidMessage", f"a user's message is text or a list of parts, not a {type(text).__name__}"
+        )
     parts: list[MessagePart] = [text_part(text)] if isinstance(text, str) else list(text)
     return Message(run_id=run_id, role="user", parts=parts, timestamp=timestamp)

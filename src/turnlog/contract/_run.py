@@ -27,7 +27,12 @@ class ToolPolicy(Value, frozen=True, kw_only=True):
 
 
 class LoopLimits(Value, frozen=True, kw_only=True):
-    """Bounds of one run. Reaching one ends the run with a named error and a well-formed history."""
+    """Bounds of one run. Reaching one ends the run with a named error and a well-formed history.
+
+    ``max_iterations`` counts model calls, ``max_tool_rounds`` answers whose calls are run; there is always
+    room for the answer to the last of these. ``max_cost`` is in US dollars; a run whose cost is not known
+    ends before its second call.
+    """
 
     max_iterations: int = 100
     max_tool_rounds: int | None = None

@@ -58,6 +58,8 @@ class StoreBase:
 
 
 def check_session_id(session_id: str) -> None:
+    if not isinstance(session_id, str):  # pyright: ignore[reportUnnecessaryIsInstance]
+        raise AgentError("InvalidEntry", f"a session id is text, not a {type(session_id).__name__}")
     size = len(session_id.encode("utf-8", "replace"))
     if not 0 < size <= MAX_SESSION_ID or not session_id.isprintable():
         raise AgentError(

@@ -36,6 +36,7 @@ from turnlog.system import SystemClock, SystemIds, guard_environment
 from turnlog.tools import Tool, ToolExecutor, ToolRegistry
 from turnlog.widgets import MemoryNotebookWidget, Widget
 
+from . import _given as given
 from ._agent_config import AgentConfig
 from ._decisions import record_decision
 from ._hooks import Hooks
@@ -65,7 +66,7 @@ class Agent:
         model: Model | str,
         *,
         model_options: dict[str, Any] | None = None,
-        tools: Sequence[Tool | Callable[..., Any]] = (),
+        tools: Sequence[Tool | Callable[..., Any]] | None = (),
         store: Store | str | None = None,
         instructions: str | None = None,
         name: str | None = None,
@@ -78,7 +79,7 @@ class Agent:
         on_approval: ApprovalHandler | None = None,
         approval_ttl: float | None = None,
         context: ContextOptions | None = None,
-        widgets: Sequence[Widget[Any]] = (),
+        widgets: Sequence[Widget[Any]] | None = (),
         recap: Model | str | bool = False,
         hooks: Hooks | None = None,
         runtime: Runtime | None = None,
@@ -88,13 +89,20 @@ class Agent:
         lease_ttl: float = LEASE_TTL,
     ) -> None:
         guard_environment()
-        config = config or AgentConfig()
-        self.name = name or config.name
-        self.model = load_model(model, **(model_options or {})) if isinstance(model, str) else model
-        self.store: Store = (
-            open_store(store or default_store_url()) if store is None or isinstance(store, str) else store
-        )
+        config = given.check_kind("config", config, AgentConfig, "an AgentConfig") or AgentConfig()
+        self.name = given.check_kind("name", name, str, "text") or config.name
+        self.model = _load(model, model_options)
+        self.store: Store = _open(config.store if store is None else store)
+        given.check_kind("instructions", instructions, str, "text")
         self.instructions = instructions if instructions is not None else config.instructions
+        given.check_value("tool_policy", tool_policy, ToolPolicy)
+        given.check_value("limits", limits, LoopLimits)
+        given.check_value("retry", retry, RetryPolicy)
+        given.check_value("context", context, ContextOptions)
+        given.check_choice(tool_choice)
+        given.check_duck("approval", approval, "evaluate", "a policy, as RulePolicy([…])")
+        given.check_duck("on_approval", on_approval, "__call__", "a function that takes the request")
+        given.check_kind("hooks", hooks, Hooks, "Hooks(…)")
         self.tool_policy = tool_policy or config.tool_policy
         self.limits = limits or config.limits
         self.retry = retry or config.retry
@@ -102,8 +110,9 @@ class Agent:
         self.clock: Clock = clock or SystemClock()
         self.ids: IdSource = ids or SystemIds()
         self._recap = self._recap_model(recap)
-        self._widgets = tuple(widgets)
-        registry = ToolRegistry([*tools, *widget_tools(tuple(widgets)), *memory_tools()])
+        self._widgets = given.check_widgets(widgets or ())
+        given.check_list("tools", tools or ())
+        registry = ToolRegistry([*(tools or ()), *widget_tools(self._widgets), *memory_tools()])
         self.loop = AgentLoop(
             model=self.model,
             store=self.store,
@@ -114,7 +123,7 @@ class Agent:
             options=context or config.context,
             hooks=hooks or Hooks(),
             runtime=runtime,
-            widgets=widgets,
+            widgets=self._widgets,
             clock=self.clock,
             ids=self.ids,
             agent=self,
@@ -127,7 +136,7 @@ class Agent:
     def _recap_model(self, recap: Model | str | bool) -> Model | None:
         if isinstance(recap, bool):
             return self.model if recap else None
-        return load_model(recap) if isinstance(recap, str) else recap
+        return _load(recap, None, "recap")
 
     # ── running ──
 
@@ -147,9 +156,12 @@ class Agent:
     ) -> AsyncGenerator[RunEvent, None]:
         """Run, and watch. Driven by its consumer: closing it early aborts the run and keeps the session."""
         message = text if isinstance(text, Message) else user_message(text)
+        given.check_params(model_params)
+        given.check_value("limits", limits, LoopLimits)
+        given.check_choice(tool_choice)
         run = RunInput(
-            session_id=session or self.ids.session(),
-            run_id=run_id or self.ids.run(),
+            session_id=self.ids.session() if session is None else session,
+            run_id=self.ids.run() if run_id is None else run_id,
             input_messages=[message],
             system_prompt_override=instructions,
             allowed_tools=allowed_tools,
@@ -263,3 +275,18 @@ class Agent:
 
     async def __aexit__(self, *exc: object) -> None:
         await self.close()
+
+
+def _load(model: Model | str, options: dict[str, Any] | None, what: str = "model") -> Model:
+    given.check_kind("model_options", options, dict, "a dict of the model's configuration")
+    if isinstance(model, str):
+        return load_model(model, **(options or {}))
+    given.check_model(model, what)
+    return model
+
+
+def _open(store: Store | str | None) -> Store:
+    if store is None:
+        return open_store(default_store_url())
+    given.check_store(store)
+    return open_store(store) if isinstance(store, str) else store

@@ -64,6 +64,8 @@ def decide(state: RunState) -> Effect:
     if state.failure is not None:
         return _after_failure(state)
     if state.open_calls:
+        if (refused := _check_rounds(state, state.started.limits)) is not None:
+            return EndRun(refused)
         ready = tuple(call for call in state.open_calls if not call.awaits_human)
         return RunTools(ready) if ready else AwaitHuman(tuple(state.awaiting))
     # A provider that paused its own work is simply asked to go on.
@@ -106,16 +108,18 @@ def check_limits(state: RunState, limits: LoopLimits) -> ErrorInfo | None:
             "RunMaxIterations",
             f"the run made {state.call_index} model calls, its limit; raise LoopLimits.max_iterations",
         )
-    if limits.max_tool_rounds is not None and state.tool_rounds >= limits.max_tool_rounds and state.calls:
-        return _error(
-            "RunMaxToolRounds",
-            f"the run used tools in {state.tool_rounds} rounds, its limit; raise LoopLimits.max_tool_rounds",
-        )
     usage = state.usage or TokenUsage(input_tokens=0, output_tokens=0, total_tokens=0)
     if limits.max_tokens is not None and usage.total_tokens >= limits.max_tokens:
         return _error(
             "RunTokenLimit",
             f"the run used {usage.total_tokens} tokens of {limits.max_tokens}; raise LoopLimits.max_tokens",
+        )
+    if limits.max_cost is not None and usage.cost is None and usage.total_tokens:
+        model = state.target.model if state.target else "this model"
+        return _error(
+            "RunCostLimit",
+            f"what {model} costs is not known, so the limit of ${limits.max_cost:.4f} cannot be kept; "
+            "install turnlog[prices], or limit the run by LoopLimits.max_tokens",
         )
     if limits.max_cost is not None and usage.cost is not None and usage.cost >= limits.max_cost:
         return _error(
@@ -123,6 +127,17 @@ def check_limits(state: RunState, limits: LoopLimits) -> ErrorInfo | None:
             f"the run cost ${usage.cost:.4f} of ${limits.max_cost:.4f}; raise LoopLimits.max_cost",
         )
     return None
+
+
+def _check_rounds(state: RunState, limits: LoopLimits) -> ErrorInfo | None:
+    """The limit that running the newest answer's calls would break: there is an answer to the last round."""
+    if limits.max_tool_rounds is None or state.tool_rounds <= limits.max_tool_rounds:
+        return None
+    return _error(
+        "RunMaxToolRounds",
+        f"the run used tools in {limits.max_tool_rounds} rounds, its limit, and asks for more; "
+        "raise LoopLimits.max_tool_rounds",
+    )
 
 
 def plan_retry(error: ErrorInfo, attempt: int, policy: RetryPolicy, jitter: float) -> int | None:

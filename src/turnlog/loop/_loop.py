@@ -37,6 +37,7 @@ from turnlog.widgets import Widget, WidgetHost
 from ._abort import AbortScope, RunInterrupted
 from ._doors import Doors
 from ._facts import Fact, append_fact
+from ._given import check_kind
 from ._hooks import Hooks
 from ._lease import LEASE_TTL, OnBusy, SessionLease, check_writing
 from ._live import ApprovalHandler, LiveHuman, LiveModel, LiveWorld, Steering
@@ -251,6 +252,7 @@ class AgentLoop:
 
     async def _enter(self, session_id: str, run_id: str) -> OpenRun:
         """One run at a time here, in the order they came; ``_hold`` then sees to all other processes."""
+        check_kind("session", session_id, str, "its name, as text")
         while (other := self._runs.get(session_id)) is not None:
             if self._on_busy != "wait":
                 raise AgentError(
@@ -366,6 +368,7 @@ class AgentLoop:
         return True
 
     def steer(self, session_id: str, message: Message) -> None:
+        check_kind("session", session_id, str, "its name, as text")
         check_input(message)
         encode(message)  # what cannot be written would fail the run, and not the one who said it
         opened = self._runs.get(session_id)

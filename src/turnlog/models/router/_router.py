@@ -6,7 +6,7 @@ from collections import OrderedDict
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Mapping, Sequence
 from contextlib import aclosing
 from dataclasses import dataclass
-from typing import Any, ClassVar, Literal
+from typing import Any, ClassVar, Literal, cast
 
 from turnlog.contract import (
     AgentError,
@@ -32,6 +32,7 @@ from ._health import Health, HealthView
 from ._policies import RouteContext, RoutePolicy, in_order
 
 _REMEMBERED = 256
+_SHARED = ("temperature", "max_tokens", "top_p", "stop_sequences", "cache_config", "include_raw")
 _CONTENT = frozenset({"text", "thinking", "tool_call_start", "tool_call_args", "tool_call_end"})
 
 
@@ -85,6 +86,13 @@ class ProviderRouter(Model):
         if not named:
             raise AgentError("ConfigInvalid", "a router needs at least one model")
         self._routes = {name: r if isinstance(r, Route) else Route(r) for name, r in named.items()}
+        for name, route in self._routes.items():
+            if not isinstance(route.model, Model):  # pyright: ignore[reportUnnecessaryIsInstance]
+                raise AgentError(
+                    "ConfigInvalid",
+                    f"route {name!r} is a {type(route.model).__name__}, not a Model; "
+                    "load_model makes one of a name",
+                )
         self._policy = policy or in_order()
         self._observer = observer
         config: RouterConfig = self.get_config()
@@ -133,11 +141,7 @@ class ProviderRouter(Model):
         return chosen
 
     def _ask(self, ctx: RouteContext) -> tuple[list[str], str]:
-        given = self._policy(ctx)
-        reason = "policy"
-        if isinstance(given, tuple) and len(given) == 2 and not isinstance(given[0], str):
-            given, reason = given[0], str(given[1])
-        names = [given] if isinstance(given, str) else [str(name) for name in given]
+        names, reason = _read(self._asked(ctx))
         unknown = [name for name in names if name not in self._routes]
         if unknown or not names:
             raise AgentError(
@@ -145,6 +149,16 @@ class ProviderRouter(Model):
                 f"the router's policy named {unknown or 'no route'}; routes are {', '.join(self._routes)}",
             )
         return names, reason
+
+    def _asked(self, ctx: RouteContext) -> object:
+        try:
+            return self._policy(ctx)
+        except AgentError:
+            raise
+        except Exception as error:
+            raise AgentError(
+                "ConfigInvalid", f"the router's policy raised {type(error).__name__}: {error}", cause=error
+            ) from error
 
     async def _stream(self, request: ModelRequest) -> AsyncIterator[Chunk]:
         names, reason = self._choose(request.metadata)
@@ -180,7 +194,7 @@ class ProviderRouter(Model):
             request.system_prompt,
             tool_choice=request.tool_choice,
             request_metadata=request.metadata,
-            **request.params,
+            **_handed_on(request),
         )
         held: list[Chunk] = []
         async with aclosing(stream) as deltas:
@@ -254,6 +268,30 @@ def _named(models: Sequence[Model]) -> dict[str, Model]:
         name = model.descriptor.model
         named[name if name not in named else f"{name}-{len(named) + 1}"] = model
     return named
+
+
+def _read(given: object) -> tuple[list[str], str]:
+    """Names and reason, in whichever of its forms a policy gave them."""
+    reason = "policy"
+    if isinstance(given, tuple):
+        pair = cast("tuple[object, ...]", given)
+        if len(pair) == 2 and not isinstance(pair[0], str):
+            given, reason = pair[0], str(pair[1])
+    if isinstance(given, str):
+        return [given], reason
+    if not isinstance(given, Sequence):
+        raise AgentError(
+            "ConfigInvalid",
+            f"the router's policy gave a {type(given).__name__}; it names a route, or several in a list",
+        )
+    return [str(name) for name in cast("Sequence[object]", given)], reason
+
+
+def _handed_on(request: ModelRequest) -> dict[str, Any]:
+    """What the router was told for its models: it has no use for it itself."""
+    given = {name: getattr(request.config, name) for name in _SHARED}
+    told = {name: value for name, value in given.items() if value is not None and value is not False}
+    return {**told, **request.params}
 
 
 def _info(error: StreamError) -> ErrorInfo:

@@ -1,0 +1,92 @@
+"""What people hand to an agent, checked where they hand it over: a mistake is named there and then."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import Any, TypeVar
+
+from turnlog.contract import AgentError, SpecificTool, Value, decode, encode
+from turnlog.models import Model
+from turnlog.widgets import Widget
+
+T = TypeVar("T")
+V = TypeVar("V", bound=Value)
+
+_RESERVED = ("messages", "request_metadata", "system_prompt", "tool_specs")
+"""What a run puts into a model call itself."""
+
+_STORES = "memory:, jsonl:DIR, sqlite:FILE or postgresql://user@host/database"
+
+
+def check_model(model: object, what: str = "model") -> None:
+    if isinstance(model, Model):
+        return
+    if isinstance(model, type):
+        name = getattr(model, "__name__", "")
+        raise _wrong(f"{what} is the class {name}; pass an instance, as {name}(…)")
+    raise _wrong(f"{what} is {_kind(model)}; pass a name as 'local' or 'anthropic:MODEL', or a Model")
+
+
+def check_store(store: object) -> None:
+    if isinstance(store, str) and store:
+        return
+    if not all(hasattr(store, method) for method in ("append", "load", "tail", "claim")):
+        raise _wrong(f"store is {_kind(store)}; pass {_STORES}, or a store")
+
+
+def check_list(name: str, given: object) -> None:
+    if not isinstance(given, list | tuple | set | frozenset):
+        raise _wrong(f"{name} is {_kind(given)}; pass a list, also for one")  # pyright: ignore[reportUnknownArgumentType]
+
+
+def check_widgets(widgets: Iterable[Widget[Any]]) -> tuple[Widget[Any], ...]:
+    check_list("widgets", widgets)
+    for widget in widgets:
+        if isinstance(widget, type) or not all(hasattr(widget, part) for part in ("name", "tools", "reduce")):
+            raise _wrong(f"{_kind(widget)} is no widget; pass one as MemoryNotebookWidget()")
+    return tuple(widgets)
+
+
+def check_kind(name: str, given: T, kind: type[Any], words: str) -> T:
+    if given is not None and not isinstance(given, kind):
+        raise _wrong(f"{name} is {_kind(given)}; pass {words}")
+    return given
+
+
+def check_value(name: str, given: V | None, kind: type[V]) -> None:
+    """Structs do not look at what they are made of; the log would."""
+    if given is None:
+        return
+    check_kind(name, given, kind, f"a {kind.__name__}")
+    try:
+        decode(encode(given), kind)
+    except AgentError as error:
+        raise _wrong(f"{name}: {error.message}") from error
+
+
+def check_choice(choice: object) -> None:
+    if choice is not None and choice not in ("auto", "required", "none"):
+        check_kind("tool_choice", choice, SpecificTool, "'auto', 'required', 'none' or SpecificTool(name=…)")
+
+
+def check_duck(name: str, given: object, method: str, words: str) -> None:
+    if given is not None and not callable(getattr(given, method, None)):
+        raise _wrong(f"{name} is {_kind(given)}; pass {words}")
+
+
+def check_params(params: Mapping[str, Any]) -> None:
+    if taken := [name for name in _RESERVED if name in params]:
+        raise _wrong(
+            f"{', '.join(taken)} cannot be given to a run, which sets it itself; say what you want to say as "
+            "the text, and who the agent is as instructions"
+        )
+
+
+def _kind(given: object) -> str:
+    if given is None or isinstance(given, str):
+        return repr(given) if given is None or len(given) < 40 else "a long text"
+    return f"a {type(given).__name__}"
+
+
+def _wrong(message: str) -> AgentError:
+    return AgentError("ConfigInvalid", message)
