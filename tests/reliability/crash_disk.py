@@ -1,13 +1,16 @@
-"""Places to die at inside the stores: around, and in the middle of, every write and sync."""
+"""Places to strike at inside the stores: around, and in the middle of, every write and sync."""
 
 from __future__ import annotations
 
+import errno
 import os
+from collections.abc import Generator
+from contextlib import contextmanager
 from typing import Any
 
 import apsw
 
-from reliability.crash_world import Points, die
+from reliability.crash_world import Points
 from turnlog.history import _jsonl_folder
 
 _KEPT: list[Any] = []
@@ -34,7 +37,7 @@ def _watch_files(points: Points) -> None:
             return write(descriptor, data)
         if points.is_next(f"{name} write torn"):
             write(descriptor, bytes(data)[: len(data) // 2])
-            die()
+            points.strike()
         points.reach(f"{name} write before")
         written = write(descriptor, data)
         points.reach(f"{name} write after")
@@ -67,17 +70,19 @@ def _watch_sqlite(points: Points) -> None:
             self._name = "wal" if str(path).endswith("-wal") else "db"
 
         def xWrite(self, data: Any, offset: int) -> None:
-            if points.is_next(f"{self._name} write torn"):
-                super().xWrite(bytes(data)[: len(data) // 2], offset)
-                die()
-            points.reach(f"{self._name} write before")
-            super().xWrite(data, offset)
-            points.reach(f"{self._name} write after")
+            with _told_to_sqlite():
+                if points.is_next(f"{self._name} write torn"):
+                    super().xWrite(bytes(data)[: len(data) // 2], offset)
+                    points.strike()
+                points.reach(f"{self._name} write before")
+                super().xWrite(data, offset)
+                points.reach(f"{self._name} write after")
 
         def xSync(self, flags: int) -> None:
-            points.reach(f"{self._name} sync before")
-            super().xSync(flags)
-            points.reach(f"{self._name} sync after")
+            with _told_to_sqlite():
+                points.reach(f"{self._name} sync before")
+                super().xSync(flags)
+                points.reach(f"{self._name} sync after")
 
         def xTruncate(self, size: int) -> None:
             points.reach(f"{self._name} truncate")
@@ -91,3 +96,12 @@ def _watch_sqlite(points: Points) -> None:
             return File(name, flags)
 
     _KEPT.append(Disk())
+
+
+@contextmanager
+def _told_to_sqlite() -> Generator[None]:
+    try:
+        yield
+    except OSError as error:
+        kind = apsw.FullError if error.errno == errno.ENOSPC else apsw.IOError
+        raise kind(str(error)) from error

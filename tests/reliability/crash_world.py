@@ -7,6 +7,7 @@ is in the log, so either can be killed and started again.
 from __future__ import annotations
 
 import asyncio
+import errno
 import os
 import signal
 from collections import Counter
@@ -44,27 +45,46 @@ GO_ON = "(go on)"
 
 
 class Points:
-    """Places in the code that a case can die at, by name and count: ``append before #3``."""
+    """Places in the code where a case can be struck, by name and count: ``append before #3``.
 
-    def __init__(self, target: str | None = None) -> None:
+    ``fault``: ``kill`` ends the process; ``full`` and ``broken`` fail that write or sync as a full or broken
+    disk does, and with ``lasting`` all that come after it.
+    """
+
+    def __init__(self, target: str | None = None, fault: str = "kill", *, lasting: bool = False) -> None:
         self.target = target
+        self.fault = fault
+        self.lasting = lasting
+        self.struck = False
         self.seen: list[str] = []
         self._counts: Counter[str] = Counter()
 
     def reach(self, name: str) -> None:
         if self.is_next(name):
-            die()
+            self.strike()
 
     def is_next(self, name: str) -> bool:
-        """Count a visit; True when this is the place to die at."""
+        """Count a visit; True when this is the place to strike at."""
         self._counts[name] += 1
         place = f"{name} #{self._counts[name]}"
         self.seen.append(place)
-        return place == self.target
+        if place == self.target:
+            self.struck = True
+            return True
+        return self.lasting and self.struck and is_on_disk(name)
+
+    def strike(self) -> None:
+        match self.fault:
+            case "kill":
+                os.kill(os.getpid(), signal.SIGKILL)
+            case "full":
+                raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+            case _:
+                raise OSError(errno.EIO, os.strerror(errno.EIO))
 
 
-def die() -> None:
-    os.kill(os.getpid(), signal.SIGKILL)
+def is_on_disk(place: str) -> bool:
+    return " write " in place or " sync " in place
 
 
 class Outside:
@@ -306,11 +326,12 @@ class World:
         tools = make_tools(self.points, self.outside, careless=self.planted == "careless tool")
         return Agent(model, tools=tools, store=store, instructions="Brief.", **options)
 
-    async def live(self) -> None:
-        """Go on from what is in the log until every prompt is answered."""
+    async def live(self, runs: int = 1_000) -> None:
+        """Go on from what is in the log until every prompt is answered, or so many runs were tried."""
         store = self.open()
         agent = self.agent(store)
-        while (prompt := await self._next(store)) is not None:
+        while (prompt := await self._next(store)) is not None and runs:
+            runs -= 1
             if prompt == GO_ON:
                 await self._decide(agent)
                 stream = agent.resume_stream(SESSION)
@@ -321,6 +342,16 @@ class World:
                     self._hear(event)
         self.points.reach("close")
         await agent.close()
+
+    async def endure(self) -> None:
+        """``live`` on a disk that fails: what is said then is an ``AgentError``, and nothing else."""
+        for _ in range(3):
+            try:
+                await self.live(runs=3)
+                return
+            except AgentError as error:
+                if error.code not in ("SessionWriteFailed", "SessionReadFailed", "SessionBusy"):
+                    raise
 
     def _hear(self, event: RunEvent) -> None:
         kind = event.payload.delta.kind if event.kind == "model_delta" else ""

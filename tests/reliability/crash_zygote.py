@@ -13,6 +13,7 @@ import gc
 import importlib
 import os
 import random
+import resource
 import shutil
 import signal
 import sys
@@ -24,7 +25,7 @@ from pathlib import Path
 import msgspec
 
 from reliability.crash_disk import watch_disk
-from reliability.crash_world import SCENARIOS, STORES, Points, World
+from reliability.crash_world import SCENARIOS, STORES, Points, World, is_on_disk
 
 ALL, EACH = -1, -2
 _LIFE = 30  # seconds after which a child that hangs is ended, and reported
@@ -33,7 +34,9 @@ _LIFE = 30  # seconds after which a child that hangs is ended, and reported
 class Order(msgspec.Struct):
     """``singles`` and ``doubles`` say how many crashes of one and of two kills: a number, ``ALL`` places
     there are, or one at ``EACH`` kind of place. A number takes one of each kind first. ``url`` names a
-    server's store, with the word CASE where each case has a schema of its own.
+    server's store, with the word CASE where each case has a schema of its own. ``fault`` and ``lasting``: see
+    ``Points``; with another fault than a kill, the life goes on and must say so, and only the disk's places
+    are struck. ``limits``: lives in which the system lets no file grow beyond so many bytes.
     """
 
     scenario: str
@@ -44,6 +47,9 @@ class Order(msgspec.Struct):
     doubles: int = 0
     seed: int = 0
     planted: str | None = None
+    fault: str = "kill"
+    lasting: bool = False
+    limits: list[int] = []
 
 
 class Report(msgspec.Struct):
@@ -67,6 +73,8 @@ class Crashes:
     def run(self) -> Report:
         first = self._fresh()
         places = self._record(first)
+        if self.order.fault != "kill":
+            places = [place for place in places if is_on_disk(place)]
         self.report.places = len(places)
         self.report.kinds = sorted({place.rpartition(" #")[0] for place in places})
         for place in self._choose(places, self.order.singles):
@@ -75,6 +83,11 @@ class Crashes:
             self._finish(folder, [place])
             self.report.singles += 1
         self._run_doubles(places)
+        for limit in self.order.limits:
+            folder = self._fresh()
+            self._fill(folder, limit)
+            self._finish(folder, [f"files of {limit} bytes"])
+            self.report.singles += 1
         return self.report
 
     def _run_doubles(self, places: list[str]) -> None:
@@ -156,17 +169,31 @@ class Crashes:
         return msgspec.json.decode(said, type=list[str])
 
     def _crash(self, folder: Path, place: str) -> None:
+        killed = self.order.fault == "kill"
+
         def life() -> bytes:
-            points = Points(place)
+            points = Points(place, self.order.fault, lasting=self.order.lasting)
             watch_disk(points)
-            asyncio.run(self._world(folder, points).live())
+            world = self._world(folder, points)
+            asyncio.run(world.live() if killed else world.endure())
+            return b"" if points.struck else b"missed"
+
+        status, said = _fork(life)
+        if said == b"missed":
+            self.report.missed += 1  # threads took another order; it is checked all the same
+        elif status != (-signal.SIGKILL if killed else 0):
+            self.report.failures.append(f"{place}: {_why(status, said)}")
+
+    def _fill(self, folder: Path, limit: int) -> None:
+        def life() -> bytes:
+            world = self._world(folder, Points())
+            resource.setrlimit(resource.RLIMIT_FSIZE, (limit, resource.RLIM_INFINITY))
+            asyncio.run(world.endure())
             return b""
 
         status, said = _fork(life)
-        if status == 0:
-            self.report.missed += 1  # threads took another order; it is checked all the same
-        elif status != -signal.SIGKILL:
-            self.report.failures.append(f"{place}: {_why(status, said)}")
+        if status != 0:
+            self.report.failures.append(f"files of {limit} bytes: {_why(status, said)}")
 
     def _finish(self, folder: Path, places: list[str]) -> None:
         def life() -> bytes:
