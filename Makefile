@@ -4,7 +4,10 @@ READY_DEV := .venv/.ready-dev
 READY_DEMO := .venv/.ready-demo
 WORKERS ?= auto
 PYTEST := $(BIN)/python -m pytest
-BENCHMARKS := $(strip $(basename $(wildcard benchmarks/bench_*.py)) $(patsubst %/__main__.py,%,$(wildcard benchmarks/*/__main__.py)))
+BENCH_FILES := $(basename $(wildcard benchmarks/bench_*.py))
+BENCH_FOLDERS := $(patsubst %/__main__.py,%,$(wildcard benchmarks/*/__main__.py))
+# A folder with a file of its own name is run by that file.
+BENCHMARKS := $(strip $(BENCH_FILES) $(filter-out $(subst /bench_,/,$(BENCH_FILES)),$(BENCH_FOLDERS)))
 
 # pyright would ask the network whether it is the newest.
 export PYRIGHT_PYTHON_IGNORE_WARNINGS := 1

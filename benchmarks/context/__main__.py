@@ -121,10 +121,12 @@ def _plot(recording: Recording, results: list[Result], price: Price, plots: Path
     title = f"Cost of {len(recording.calls)} calls ({price.model}) and what is still visible"
     _write(plots / "context-cost.svg", svg.scatter(title, "dollars", "needed identifiers visible", dots))
     series = [
-        (result.strategy, [(float(call), float(size)) for call, size in enumerate(result.sizes)][::3])
+        (result.strategy, [(float(call), size / 1000) for call, size in enumerate(result.sizes)][::3])
         for result in results
     ]
-    _write(plots / "context-size.svg", svg.lines("Size of each request", "model call", "tokens", series))
+    _write(
+        plots / "context-size.svg", svg.lines("Size of each request", "model call", "thousand tokens", series)
+    )
 
 
 def _write(path: Path, text: str) -> None:

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from html import escape
 
-_COLOURS = ("#6b7280", "#b45309", "#7c3aed", "#0e7490", "#be185d", "#15803d", "#1d4ed8")
+_COLOURS = ("#6b7280", "#b45309", "#7c3aed", "#0e7490", "#be185d")
+_OURS = ("#15803d", "#1d4ed8")
+"""Ours stand out, and look the same in every plot."""
 _WIDTH, _HEIGHT, _LEFT, _TOP, _RIGHT, _BOTTOM = 760, 400, 64, 44, 220, 52
 
 Series = tuple[str, Sequence[tuple[float, float]]]
@@ -45,11 +48,12 @@ class _Frame:
             )
 
     def legend(self, names: Sequence[str]) -> None:
+        colours = _colours(names)
         for row, name in enumerate(names):
             y = _TOP + 12 + row * 20
             x = _WIDTH - _RIGHT + 16
             self.parts.append(
-                f'<rect x="{x}" y="{y - 9}" width="10" height="10" fill="{_colour(row)}"/>'
+                f'<rect x="{x}" y="{y - 9}" width="10" height="10" fill="{colours[row]}"/>'
                 f'<text x="{x + 16}" y="{y}">{escape(name)}</text>'
             )
 
@@ -57,14 +61,22 @@ class _Frame:
         return "\n".join([*self.parts, "</svg>", ""])
 
 
-def _colour(row: int) -> str:
-    return _COLOURS[row % len(_COLOURS)]
+def _is_ours(name: str) -> bool:
+    return name.startswith("turnlog")
+
+
+def _colours(names: Sequence[str]) -> list[str]:
+    """A colour for each name."""
+    ours, others = [name for name in names if _is_ours(name)], [n for n in names if not _is_ours(n)]
+    found = {name: _OURS[-len(ours) :][row % len(_OURS)] for row, name in enumerate(ours)}
+    found |= {name: _COLOURS[row % len(_COLOURS)] for row, name in enumerate(others)}
+    return [found[name] for name in names]
 
 
 def _ticks(top: float, count: int = 5) -> list[float]:
-    step = top / count
-    scale = 10 ** (len(str(int(step))) - 1) if step >= 1 else 0.1
-    step = max(round(step / scale) * scale, scale)
+    """Round numbers up to ``top``, about ``count`` of them."""
+    scale = 10.0 ** math.floor(math.log10(top / count))
+    step = next(step * scale for step in (1, 2, 2.5, 5, 10) if step * scale * count >= top * 0.9)
     return [step * index for index in range(int(top / step) + 1)]
 
 
@@ -74,10 +86,12 @@ def lines(title: str, x_label: str, y_label: str, series: Sequence[Series], y_fo
     y_max = max(y for _, points in series for _, y in points)
     frame = _Frame(title, x_label, y_label, x_max, y_max)
     frame.grid(_ticks(x_max), _ticks(y_max), "{:,.0f}", y_format)
-    for row, (_, points) in enumerate(series):
+    for colour, (name, points) in zip(_colours([name for name, _ in series]), series, strict=True):
         path = " ".join(f"{frame.x(x)},{frame.y(y)}" for x, y in points)
+        width = 2.4 if _is_ours(name) else 1.2
         frame.parts.append(
-            f'<polyline points="{path}" fill="none" stroke="{_colour(row)}" stroke-width="1.6"/>'
+            f'<polyline points="{path}" fill="none" stroke="{colour}" stroke-width="{width}" '
+            'stroke-linejoin="round"/>'
         )
     frame.legend([name for name, _ in series])
     return frame.done()
@@ -88,8 +102,9 @@ def scatter(title: str, x_label: str, y_label: str, points: Sequence[tuple[str, 
     x_max = max(x for _, x, _ in points) * 1.05
     frame = _Frame(title, x_label, y_label, x_max, 1.0)
     frame.grid(_ticks(x_max), [0, 0.25, 0.5, 0.75, 1.0], "${:,.0f}", "{:.0%}")
-    for row, (_, x, y) in enumerate(points):
-        frame.parts.append(f'<circle cx="{frame.x(x)}" cy="{frame.y(y)}" r="6" fill="{_colour(row)}"/>')
+    for colour, (name, x, y) in zip(_colours([name for name, _, _ in points]), points, strict=True):
+        radius = 8 if _is_ours(name) else 6
+        frame.parts.append(f'<circle cx="{frame.x(x)}" cy="{frame.y(y)}" r="{radius}" fill="{colour}"/>')
     frame.legend([name for name, _, _ in points])
     return frame.done()
 
@@ -100,7 +115,7 @@ def bars(
     """One bar a series in each group; values are shares."""
     frame = _Frame(title, "", y_label, len(groups), 1.0)
     frame.grid([], [0, 0.25, 0.5, 0.75, 1.0], "", "{:.0%}")
-    width = 0.8 / len(series)
+    width, colours = 0.8 / len(series), _colours([name for name, _ in series])
     for at, group in enumerate(groups):
         middle = frame.x(at + 0.5)
         frame.parts.append(
@@ -111,7 +126,9 @@ def bars(
             top = frame.y(values[at])
             frame.parts.append(
                 f'<rect x="{left}" y="{top}" width="{right - left:.1f}" height="{frame.y(0) - top:.1f}" '
-                f'fill="{_colour(row)}"><title>{values[at]:.1%}</title></rect>'
+                f'fill="{colours[row]}"/>'
+                f'<text x="{(left + right) / 2:.1f}" y="{top - 4}" text-anchor="middle" font-size="10">'
+                f"{values[at]:.0%}</text>"
             )
     frame.legend([name for name, _ in series])
     return frame.done()

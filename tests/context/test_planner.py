@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+
 import pytest
 
 from context.context_log import CLAUDE, GPT, Log, call
@@ -13,6 +15,7 @@ from turnlog.context import (
     fold_threshold,
     lookup_limits,
     plan_fold,
+    recall_text,
     result_sections,
     smallest_limits,
 )
@@ -116,6 +119,36 @@ def test_a_small_window_folds_though_it_can_never_free_what_a_large_one_must() -
     fold = plan_fold(grow(Log(), 4, options=options), target=CLAUDE)
     assert fold is not None
     assert 600 <= fold.tokens_before - fold.tokens_after < options.min_freed_tokens
+
+
+@pytest.mark.spec("C-4", "C-5", "C-6")
+def test_a_session_of_nothing_but_short_words_never_outgrows_its_window() -> None:
+    """What the user said is verbatim up to a cap, of each message and of all of them."""
+    log = Log()
+    projection = Projection(ContextOptions(fold_at=2_000))
+    for number in range(600):
+        projection.step(log.user(f"remark {number}: the tide comes in at {number % 24} o'clock"))
+        projection.step(log.output(f"noted {number}"))
+        fold = plan_fold(projection, target=CLAUDE)
+        if fold is not None:
+            projection.step(log.add(fold))
+        assert projection.tokens(CLAUDE) <= 2_000
+    shown = wire(projection)
+    assert "#1 user: remark 0: " in shown, "what the work began with"
+    assert "remark 599: " in shown and "remark 590: " in shown
+    assert "remark 250: " not in shown and "omitted" in shown
+    ((stretch, count),) = re.findall(r"(#\d+-\d+) omitted: (\d+) lines", shown)
+    assert int(count) > 800
+    assert "remark 250: " in recall_text(log.entries, stretch)
+
+
+@pytest.mark.spec("W-2")
+def test_a_fold_leaves_room_for_the_screen_it_shows() -> None:
+    options = ContextOptions(fold_at=4_000)
+    bare = FoldPlanner(grow(Log(), 4, options=options), target=CLAUDE).plan()
+    full = FoldPlanner(grow(Log(), 4, options=options), target=CLAUDE, screen=lambda: "note " * 800).plan()
+    assert bare is not None and full is not None
+    assert full.tokens_after < bare.tokens_after
 
 
 @pytest.mark.spec("C-10", "C-9")

@@ -83,7 +83,13 @@ def _kept_words(lines: Sequence[Line], limit: int) -> set[int]:
 def _omitted(gap: Sequence[Line]) -> list[Line]:
     if not gap:
         return []
-    return [Line(gap[0].first_seq, gap[-1].last_seq, "omitted", f"{len(gap)} lines")]
+    return [Line(gap[0].first_seq, gap[-1].last_seq, "omitted", f"{sum(map(_count, gap))} lines")]
+
+
+def _count(line: Line) -> int:
+    """How many lines a line stands for: one that was left out before names its own."""
+    first = line.text.partition(" ")[0]
+    return int(first) if line.kind == "omitted" and first.isdecimal() else 1
 
 
 def _shorten(line: Line, vocabulary: Vocabulary, share: int) -> Line:
