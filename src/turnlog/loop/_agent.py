@@ -32,7 +32,8 @@ from turnlog.contract import (
 )
 from turnlog.history import default_store_url, open_store
 from turnlog.models import Model, load_model
-from turnlog.system import SystemClock, SystemIds, guard_environment
+from turnlog.observe import guard_environment
+from turnlog.system import SystemClock, SystemIds
 from turnlog.tools import Tool, ToolExecutor, ToolRegistry
 from turnlog.widgets import MemoryNotebookWidget, Widget
 

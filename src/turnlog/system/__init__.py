@@ -1,7 +1,6 @@
 """The machine's clock and id source: the real ones behind the contract's ports."""
 
-from ._keys import guard_environment
 from ._memory import bulk
 from ._system import SystemClock, SystemIds
 
-__all__ = ["SystemClock", "SystemIds", "bulk", "guard_environment"]
+__all__ = ["SystemClock", "SystemIds", "bulk"]
