@@ -12,7 +12,7 @@ from loop.scenarios import SESSION, MortalStore, Stage, call, decide
 from turnlog import tool
 from turnlog.contract import AgentError, ToolPolicy
 from turnlog.history import verify
-from turnlog.loop import replay
+from turnlog.loop import fork_session, replay
 from turnlog.testing import FaultStore, StoreFault, Turn, slow_append
 from turnlog.tools import NOT_RUN
 
@@ -248,3 +248,19 @@ async def test_an_abort_reaches_a_tool_that_is_asked_what_became_of_a_call() -> 
     assert result is not None and result.status == "aborted"
     assert stage.effects == ["pay 5"]
     assert await outcomes(stage) == ["skipped"]
+
+
+@pytest.mark.spec("H-7", "T-3")
+async def test_a_fork_inside_a_run_is_one_write_so_that_no_call_is_open_in_two_sessions() -> None:
+    """A crash between branching off and ending the run there would leave two runs that own the same call."""
+    stage = Stage()
+    agent = stage.agent([Turn(tool_calls=[call("add", a=1, b=2)]), "Three."])
+    await agent.run("Add.", session=SESSION)
+    at = next(e.seq for e in await stage.store.load(SESSION) if e.kind == "model_output")
+    watched = FaultStore(stage.store)
+    await fork_session(watched, SESSION, at=at, target="s2", clock=stage.clock, ids=stage.ids)
+    assert [method for method, _ in watched.calls] == ["load", "fork"]
+    assert await stage.agent(["never asked"]).resume("s2") is None
+    assert stage.effects == ["add 1 2"]
+    assert await verify(stage.store, "s2") == []
+    assert (await replay(stage.store, "s2")).identical

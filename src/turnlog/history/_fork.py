@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 from ..contract import AgentError, BranchSummary, Clock, Entry, IdSource, Store
 from ._session import Session
 
@@ -15,11 +17,13 @@ async def fork(
     clock: Clock,
     ids: IdSource,
     summary: str | None = None,
+    settle: Callable[[Session], None] | None = None,
 ) -> str:
     """Branch a session off ``source`` after entry ``at`` (a seq or an entry's id; the last one when None).
 
     Nothing is copied: the new log is the source's entries up to there, a ``branch_summary``, and what
-    follows. A run that was open at that place is open in the branch too. Returns the new session's id.
+    follows. A run that was open at that place is open in the branch too, unless ``settle``, given the branch,
+    stages its end: that is written together with the branch or not at all. Returns the new session's id.
     """
     entries = await store.load(source)
     seq = _seq_of(entries, source, at)
@@ -30,6 +34,8 @@ async def fork(
             from_session_id=source, from_entry_id=entries[seq - 1].id, from_seq=seq, summary=summary
         )
     )
+    if settle is not None:
+        settle(branch)
     await store.fork(source, at=seq, target=name, first=branch.take_staged())
     return name
 

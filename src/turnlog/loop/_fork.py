@@ -24,21 +24,31 @@ async def fork_session(
     A run that was under way there stays behind: in the fork its open calls are skipped and it is over.
     """
     clock, ids = clock or SystemClock(), ids or SystemIds()
-    name = await fork(store, source, at, target, clock=clock, ids=ids, summary=summary)
-    session = await Session.open(store, name, clock=clock, ids=ids, create=False)
+    return await fork(
+        store,
+        source,
+        at,
+        target,
+        clock=clock,
+        ids=ids,
+        summary=summary,
+        settle=lambda branch: _leave_behind(branch, source),
+    )
+
+
+def _leave_behind(branch: Session, source: str) -> None:
+    """End the run in the branch, in the same write: nobody may ever find it open in two places."""
     state = RunState()
-    for entry in session.entries:
+    for entry in (*branch.entries, *branch.staged):
         state.step(entry)
     if not state.is_open:
-        return name
+        return
     error = AgentError("RunAborted", f"the run stayed behind in session {source}").to_info()
     if (call := state.open_call) is not None:
-        session.fail_model_call(
+        branch.fail_model_call(
             ModelCallFailed(model_call_index=call.model_call_index, attempt=call.attempt, error=error)
         )
-    session.fail_open_calls(
+    branch.fail_open_calls(
         "not run here: the session was forked before this call had its result", status="skipped"
     )
-    session.end_run(RunEnded(status="aborted", error=error, usage=state.usage))
-    await session.commit()
-    return name
+    branch.end_run(RunEnded(status="aborted", error=error, usage=state.usage))
