@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+from contextlib import aclosing
 from typing import Any
 
 import pytest
 
-from loop.scenarios import SESSION, Stage, call, decide
-from turnlog.contract import AgentError, LoopLimits, RetryPolicy, Store
+from loop.scenarios import SESSION, MortalStore, Stage, call, decide
+from turnlog.contract import AgentError, LoopLimits, RetryPolicy, Store, user_message
 from turnlog.history import verify
 from turnlog.loop import Hooks, replay
 from turnlog.testing import Turn
@@ -104,6 +105,15 @@ async def test_it_is_in_the_log_when_the_model_fails() -> None:
     assert await said(stage.store) == ["Go.", WORD]
 
 
+@pytest.mark.spec("L-12", "L-9")
+async def test_it_is_in_the_log_when_the_prompt_does_not_fit() -> None:
+    stage = Stage()
+    agent = stage.agent([AgentError("ModelContextOverflow", "prompt is too long")])
+    result = await watch(agent, "model_call")
+    assert result.last_error.code == "ContextOverflow"
+    assert await said(stage.store) == ["Go.", WORD]
+
+
 @pytest.mark.spec("L-12", "L-7")
 @pytest.mark.parametrize("say_at", ["status", "model_call", "model_delta", "tool_started", "tool_result"])
 async def test_it_is_in_the_log_when_the_run_is_aborted(say_at: str) -> None:
@@ -125,6 +135,23 @@ async def test_it_is_in_the_log_when_a_hook_fails() -> None:
     stage = Stage()
     agent = stage.agent([Turn(tool_calls=[call("add", a=1, b=2)]), "Three."], hooks=Hooks(after_tool=[fail]))
     assert (await watch(agent, "tool_started")).last_error.code == "HookFailed"
+    assert await said(stage.store) == ["Go.", WORD]
+
+
+@pytest.mark.spec("L-12", "H-10")
+async def test_it_waits_until_a_call_that_a_crash_cut_off_is_made_again() -> None:
+    stage = Stage()
+    assert isinstance(stage.store, MortalStore)
+    async with aclosing(stage.agent(["Never."]).run_stream("Go.", session=SESSION)) as events:
+        async for event in events:
+            if event.kind == "model_call":
+                stage.store.dead = True
+                break
+    stage.store.dead = False
+    agent = stage.agent(["Hello.", "I do."])
+    agent.loop._unheard[SESSION] = [user_message(WORD)]
+    result = await agent.resume(SESSION)
+    assert result is not None and result.status == "completed"
     assert await said(stage.store) == ["Go.", WORD]
 
 

@@ -26,7 +26,6 @@ from turnlog.contract import (
     ModelOutputEntry,
     RequestMetadata,
     RetryPolicy,
-    RunEndedEntry,
     Section,
     TextChunk,
     TextDelta,
@@ -108,7 +107,7 @@ class RecordedModel:
         self._tape = tape
 
     def target(self, metadata: RequestMetadata) -> tuple[ModelInvocationDescriptor, str | None]:
-        if isinstance(self._tape.peek(), RunEndedEntry):
+        if self._tape.ending is not None:
             self._tape.stop()
         for entry in self._tape.after():
             if isinstance(entry, ModelCallStartedEntry):
@@ -127,6 +126,7 @@ class RecordedModel:
                 finish_reason=payload.finish_reason,
                 usage=usage_of(entry),
                 target=payload.invocation,
+                reason=(entry.meta or {}).get("route"),
             )
         elif isinstance(entry, ModelCallFailedEntry):
             failed = entry.payload
@@ -186,6 +186,7 @@ class RecordedTools:
         call_id = call.call.tool_call_id
         entry = self._tape.peek()
         if isinstance(entry, ToolStartedEntry) and entry.payload.tool_call_id == call_id:
+            self._check_start(call)
             return Start(alone=False)
         if isinstance(entry, ApprovalRequestedEntry) and entry.payload.tool_call_id == call_id:
             asked = entry.payload
@@ -193,6 +194,14 @@ class RecordedTools:
         if found := self._result(call_id):
             return Answer(found)
         return Later()
+
+    def _check_start(self, call: CallState) -> None:
+        """Policies are not in the log, but what a human forbade is, and how many calls there may be."""
+        started = self._state.started
+        limit = started.tool_policy.max_calls_per_run if started else None
+        denied = call.decided is not None and call.decided.action in ("deny", "expire", "abort")
+        if denied or (call.started is None and limit is not None and self._state.calls_started >= limit):
+            self._tape.refuse("that the run may not make")
 
     def _result(self, call_id: str) -> ToolAnswer | None:
         """The next result on the tape, when it answers this call."""
@@ -309,9 +318,9 @@ class RecordedContext(LiveContext):
 
     def fold_overflow(self, state: RunState, step: int, target: ModelInvocationDescriptor) -> Fold | None:
         fold = self._next_fold()
-        entry = None if self._tape.ended else self._tape.peek()
-        if isinstance(entry, RunEndedEntry) and entry.payload.error is not None:
-            raise AgentError.from_info(entry.payload.error)  # the planner found nothing to shrink, and why
+        end = None if self._tape.ended else self._tape.ending
+        if end is not None and end.error is not None:
+            raise AgentError.from_info(end.error)  # the planner found nothing to shrink, and why
         return fold
 
     def _next_fold(self) -> Fold | None:
@@ -339,19 +348,14 @@ class RecordedWorld:
         return False
 
     def interrupted(self) -> None:
-        self._tape.peek()
-        for entry in self._tape.after():
-            if _is_steering(entry):
-                continue  # said before the end, and not answered any more
-            error = entry.payload.error if isinstance(entry, RunEndedEntry) else None
-            if error is not None and error.code in _FROM_OUTSIDE:
-                self._tape.stop()
-            break
+        end = self._tape.ending
+        if end is not None and end.error is not None and end.error.code in _FROM_OUTSIDE:
+            self._tape.stop()
 
     def take_steering(self) -> list[Message]:
         taken: list[Message] = []
         for entry in self._tape.after():
-            if not isinstance(entry, ModelInputEntry) or not _is_steering(entry):
+            if not isinstance(entry, ModelInputEntry) or entry.payload.source != "steering":
                 break
             taken.append(entry.payload.message)
         return taken
@@ -366,7 +370,3 @@ class RecordedWorld:
 
     async def hook(self, point: HookPoint, *args: object) -> None:
         return None
-
-
-def _is_steering(entry: Entry) -> bool:
-    return isinstance(entry, ModelInputEntry) and entry.payload.source == "steering"

@@ -93,6 +93,9 @@ async def replay_entries(
                 await warm.session.commit()
     except TapeEnded:
         open_run = True
+        if not tape.ended:
+            seq = tape.position + 1
+            tape.mismatch = tape.mismatch or (seq, "the run would end here, and the recording goes on")
     except AgentError as error:
         if tape.mismatch is None:
             if error.code != "ReplayMismatch" and tape.ended:

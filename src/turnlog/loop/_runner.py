@@ -175,7 +175,9 @@ class Runner:
         )
 
     def _take_steering(self) -> bool:
-        if self.state.open_calls or self.state.failure is not None or not self.state.is_open:
+        state = self.state
+        owed = state.open_calls or state.open_call is not None or state.failure is not None
+        if owed or not state.is_open:
             return False
         messages = self.doors.world.take_steering()
         for message in messages:

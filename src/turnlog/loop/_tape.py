@@ -15,8 +15,10 @@ from turnlog.contract import (
     DeltaBatchEntry,
     Entry,
     ModelChangeEntry,
+    ModelInputEntry,
     PurgeEntry,
     RedactionEntry,
+    RunEnded,
     RunEndedEntry,
     WidgetEventEntry,
     encode,
@@ -88,6 +90,15 @@ class Tape:
         raise TapeEnded
 
     @property
+    def ending(self) -> RunEnded | None:
+        """How the run ends, when nothing comes before that but words that nobody answered any more."""
+        self.peek()
+        for entry in self.after():
+            if not isinstance(entry, ModelInputEntry) or entry.payload.source != "steering":
+                return entry.payload if isinstance(entry, RunEndedEntry) else None
+        return None
+
+    @property
     def next(self) -> Entry:
         """The next entry, whoever wrote it."""
         return self.recorded[self._cursor]
@@ -108,8 +119,11 @@ class Tape:
                 if entry.payload.error is not None:
                     raise RunInterrupted(AgentError.from_info(entry.payload.error))
                 break
+        self.refuse("that nothing in the run so far leads to")
+
+    def refuse(self, why: str) -> NoReturn:
         entry = self.next
-        words = f"the recording goes on with a {entry.kind} that nothing in the run so far leads to"
+        words = f"the recording goes on with a {entry.kind} {why}"
         self.mismatch = self.mismatch or (entry.seq, words)
         raise AgentError("ReplayMismatch", f"entry {entry.seq}: {words}")
 
@@ -117,10 +131,10 @@ class Tape:
         if entry.seq > len(self.recorded):
             raise TapeEnded
         expected = self.recorded[entry.seq - 1]
-        if expected.kind == entry.kind and expected.purged_digest is None:
-            if encode(expected.payload) == encode(entry.payload):
-                return
-        elif expected.kind == entry.kind:
+        purged = expected.purged_digest is not None  # its content is gone: its place is all there is
+        if _place(expected) == _place(entry) and (
+            purged or (expected.meta == entry.meta and encode(expected.payload) == encode(entry.payload))
+        ):
             return
         self.mismatch = self.mismatch or (entry.seq, show_difference(expected, entry))
         raise AgentError("ReplayMismatch", f"entry {entry.seq} differs:\n{self.mismatch[1]}")
@@ -130,9 +144,20 @@ def _by_host(entry: Entry) -> bool:
     return isinstance(entry, WidgetEventEntry) and entry.payload.tool_call_id is None
 
 
+def _place(entry: Entry) -> tuple[object, ...]:
+    return entry.kind, entry.seq, entry.parent_id, entry.run_id
+
+
 def show_difference(expected: Entry, found: Entry) -> str:
     def lines(entry: Entry) -> list[str]:
-        plain = {"kind": entry.kind, "payload": json.loads(encode(entry.payload))}
+        plain = {
+            "kind": entry.kind,
+            "seq": entry.seq,
+            "parentId": entry.parent_id,
+            "runId": entry.run_id,
+            "payload": json.loads(encode(entry.payload)),
+            "meta": entry.meta,
+        }
         return json.dumps(plain, indent=2, ensure_ascii=False).splitlines()
 
     return "\n".join(
