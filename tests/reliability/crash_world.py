@@ -33,14 +33,16 @@ from turnlog.contract import (
     ToolPolicy,
     read_envelope,
 )
-from turnlog.history import open_store
-from turnlog.loop import Hooks
+from turnlog.history import open_store, verify
+from turnlog.loop import Hooks, fork_session, purge_entries
 from turnlog.models import ModelRequest
 from turnlog.testing import FaultStore, OutsideRecord, ScriptedModel, Turn, check_session
 from turnlog.tools import NOT_RUN, ToolContext
 from turnlog.widgets import TodoWidget
 
 SESSION = "s1"
+BRANCH = "s2"
+SECRET = "the hidden cove"
 GO_ON = "(go on)"
 
 
@@ -207,6 +209,8 @@ class Scenario:
     prompts: tuple[str, ...] = ("Go.",)
     options: dict[str, Any] = field(default_factory=dict[str, Any])
     decide: Callable[[ApprovalRequested], str] = lambda request: "approve"
+    tidy: bool = False
+    """Afterwards the session is forked inside its run, and the result of its tool is purged."""
 
 
 def call(name: str, /, **arguments: Any) -> dict[str, Any]:
@@ -266,6 +270,9 @@ SCENARIOS: dict[str, Scenario] = {
         rounds(Turn(tool_calls=[call("pay", amount=1), call("pay", amount=2)]), "Asked."),
         options={"tool_policy": ToolPolicy(outcome_unknown="human")},
         decide=lambda request: "deny",  # approving would run it a second time, on purpose
+    ),
+    "tidied": Scenario(
+        rounds(Turn(tool_calls=[call("look", place=SECRET), call("pay", amount=1)]), "Done."), tidy=True
     ),
     "retry": Scenario(flaky),
     "fold": Scenario(
@@ -340,8 +347,22 @@ class World:
             async with aclosing(stream) as events:
                 async for event in events:
                     self._hear(event)
+        if self.scenario.tidy and runs:
+            await self._tidy(store)
         self.points.reach("close")
         await agent.close()
+
+    async def _tidy(self, store: Store) -> None:
+        entries = await store.load(SESSION)
+        if await store.tail(BRANCH) is None:
+            place = next(entry.seq for entry in entries if entry.kind == "model_output")
+            self.points.reach("fork")
+            await fork_session(store, SESSION, at=place, target=BRANCH)
+        unfinished = [problem for problem in await verify(store, SESSION) if problem.code == "purge"]
+        if unfinished or not any(entry.kind == "purge" for entry in entries):
+            secret = [entry.id for entry in entries if entry.kind in ("model_output", "tool_results")]
+            self.points.reach("purge")
+            await purge_entries(store, SESSION, secret, by="carol")
 
     async def endure(self) -> None:
         """``live`` on a disk that fails: what is said then is an ``AgentError``, and nothing else."""
@@ -389,11 +410,20 @@ class World:
             store,
             SESSION,
             outside=self.outside.record(),
+            replayed=not self.scenario.tidy,
             options=self.scenario.options.get("context"),
         )
         entries = await store.load(SESSION)
         runs = [entry.payload.status for entry in entries if entry.kind == "run_ended"]
         assert runs == ["completed"] * len(self.scenario.prompts), runs
+        if self.scenario.tidy:
+            await check_session(store, BRANCH, replayed=False)
+            left = [
+                path
+                for path in self.folder.rglob("*")
+                if path.is_file() and SECRET.encode() in path.read_bytes()
+            ]
+            assert not [path for path in left if path.name != "outside.jsonl"], f"not erased from {left}"
         said = [e.payload.message.text for e in entries if e.kind == "model_input"]
         assert said == list(self.scenario.prompts), said
         await store.close()

@@ -68,6 +68,7 @@ async def check_session(
     *,
     outside: OutsideRecord | None = None,
     settled: bool = True,
+    replayed: bool = True,
     options: ContextOptions | None = None,
     widgets: Sequence[Widget[Any]] | None = None,
 ) -> None:
@@ -75,11 +76,18 @@ async def check_session(
 
     Checks: the log verifies (chain, order, pairing, bytes it names), ``seq`` has no gap, every run has ended
     and every call has one result (unless ``settled`` is False), a repeated model call had the same context,
-    a replay is identical; and against ``outside``: nothing acknowledged or told is missing, nothing ran
-    without being in the log first, and nothing ran twice that may not.
+    a replay is identical (unless ``replayed`` is False: what a purge erased can be replayed no more); and
+    against ``outside``: nothing acknowledged or told is missing, nothing ran without being in the log first,
+    and nothing ran twice that may not.
     """
     problems = await find_problems(
-        store, session_id, outside=outside, settled=settled, options=options, widgets=widgets
+        store,
+        session_id,
+        outside=outside,
+        settled=settled,
+        replayed=replayed,
+        options=options,
+        widgets=widgets,
     )
     if problems:
         raise AssertionError(f"session {session_id}:\n" + "\n".join(problems))
@@ -91,6 +99,7 @@ async def find_problems(
     *,
     outside: OutsideRecord | None = None,
     settled: bool = True,
+    replayed: bool = True,
     options: ContextOptions | None = None,
     widgets: Sequence[Widget[Any]] | None = None,
 ) -> list[str]:
@@ -99,6 +108,8 @@ async def find_problems(
     problems += log_problems(entries, settled=settled)
     if outside is not None:
         problems += _outside_problems(entries, outside)
+    if not replayed:
+        return problems
     shown = {} if widgets is None else {"widgets": widgets}
     report = await replay_entries(entries, session_id, options=options, **shown)
     if not report.identical:
