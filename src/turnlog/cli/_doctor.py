@@ -10,7 +10,8 @@ from importlib.util import find_spec
 import click
 
 from turnlog import __version__
-from turnlog.contract import AgentError, scrub
+from turnlog.contract import AgentError
+from turnlog.history import show_url
 
 from ._app import FAILED, count, json_option, out, store_option, store_url_of, with_store, write_json
 from ._text import safe
@@ -49,8 +50,8 @@ def _store_row(url: str | None) -> tuple[str, bool | None, str]:
     try:
         found = len(with_store(url, lambda store: store.sessions()))
     except AgentError as error:
-        return "store", False, f"{scrub(name)}: {error.message}"
-    return "store", True, f"{scrub(name)} ({count(found, 'session')})"
+        return "store", False, f"{show_url(name)}: {error.message}"
+    return "store", True, f"{show_url(name)} ({count(found, 'session')})"
 
 
 def _package(name: str, module: str, command: str) -> tuple[str, bool | None, str]:

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from ._purge import purge
     from ._session import Session
     from ._sqlite import SqliteStore
-    from ._urls import default_store_url, open_store
+    from ._urls import default_store_url, open_store, show_url
     from ._verify import Problem, verify
     from ._views import AgentState, messages_of, visible_entries
 
@@ -46,6 +46,7 @@ __all__ = [
     "purge",
     "render_html",
     "render_markdown",
+    "show_url",
     "verify",
     "visible_entries",
 ]
@@ -70,6 +71,7 @@ _HOMES = {
     "purge": "_purge",
     "render_html": "_html",
     "render_markdown": "_markdown",
+    "show_url": "_urls",
     "verify": "_verify",
     "visible_entries": "_views",
 }

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import sys
 from importlib import import_module
 from pathlib import Path
@@ -27,7 +28,7 @@ def open_store(url: str, *, clock: Clock | None = None) -> Store:
     """
     scheme, colon, rest = url.partition(":")
     if not colon or scheme not in _SCHEMES:
-        raise AgentError("ConfigInvalid", f"store {scrub(url)!r} is not known; write {_EXAMPLES}")
+        raise AgentError("ConfigInvalid", f"store {show_url(url)!r} is not known; write {_EXAMPLES}")
     module, name = _SCHEMES[scheme]
     cls = getattr(import_module(f"{__package__}.{module}"), name)
     if scheme == "memory":
@@ -38,6 +39,12 @@ def open_store(url: str, *, clock: Clock | None = None) -> Store:
     if not path:
         raise AgentError("ConfigInvalid", f"store {url!r} names no path; write {_EXAMPLES}")
     return cast("Store", cls(path, clock=clock))
+
+
+def show_url(url: str) -> str:
+    """``url`` for people: without a password, be it as short as it may."""
+    url = re.sub(r"(//[^/@:]*):[^/@]*@", r"\1:[secret]@", scrub(url))
+    return re.sub(r"(password=)[^&]*", r"\1[secret]", url)
 
 
 def _path_of(rest: str) -> str:
