@@ -13,7 +13,15 @@ from dataclasses import dataclass, field
 from functools import cache
 
 from turnlog.approvals import pending_approvals
-from turnlog.contract import AgentError, LoopLimits, RetryPolicy, RunEndedEvent, RunEvent, ToolPolicy
+from turnlog.contract import (
+    AgentError,
+    LoopLimits,
+    ModelInputEntry,
+    RetryPolicy,
+    RunEndedEvent,
+    RunEvent,
+    ToolPolicy,
+)
 from turnlog.loop import Agent, RunState, record_decision
 from turnlog.models import ModelRequest, ScriptedModel, Turn
 from turnlog.tools import NOT_RUN, Tool, ToolContext, ToolError, tool
@@ -170,7 +178,10 @@ class BusySession:
                 told=self.told,
             )
             problems += await find_problems(store, SESSION, outside=outside)
-            self.report.entries = len(await store.load(SESSION))
+            entries = await store.load(SESSION)
+            said = Counter(e.payload.message.text for e in entries if isinstance(e, ModelInputEntry))
+            problems += [f"{text!r} was said {count} times" for text, count in said.items() if count > 1]
+            self.report.entries = len(entries)
         if problems:
             raise AssertionError("\n".join(problems))
 
@@ -282,7 +293,8 @@ class BusySession:
 
     async def _say(self, process: SimulatedProcess, agent: Agent) -> None:
         try:
-            await agent.send(SESSION, "And quickly.")
+            self.note("steers", process.name)
+            await agent.send(SESSION, f"And quickly, word {self.report.counts['steers']}.")
             self.note("steered", process.name)
         except AgentError as error:
             self._heard_error(process, error.code, str(error))
