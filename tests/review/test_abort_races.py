@@ -316,3 +316,43 @@ async def test_an_error_says_who_is_going() -> None:
     with pytest.raises(AgentError, match="r1 is going"):
         await agent.run("Go.", session=SESSION)
     await stream.aclose()
+
+
+@pytest.mark.spec("L-7")
+async def test_cancelled_again_while_a_tool_is_being_stopped() -> None:
+    """Ctrl-C twice: the tool that takes its time to end is not left running behind a run that is over."""
+    stage = Stage()
+    ended: list[str] = []
+
+    @tool(timeout=None)
+    async def slow_to_end() -> str:
+        """Clean up for a while when it is stopped."""
+        try:
+            await asyncio.sleep(3600)
+        finally:
+            for _ in range(20):
+                await asyncio.sleep(0.005)
+            ended.append("cleaned up")
+        return "never"
+
+    agent = Agent(
+        ScriptedModel([Turn(tool_calls=[call("slow_to_end")])]), tools=[slow_to_end], store=stage.store
+    )
+    reached = asyncio.Event()
+
+    async def consume() -> None:
+        async for event in agent.run_stream("Go.", session=SESSION):
+            if event.kind == "tool_started":
+                reached.set()
+
+    task = asyncio.create_task(consume())
+    await reached.wait()
+    await asyncio.sleep(0.02)
+    task.cancel()
+    await asyncio.sleep(0.02)
+    task.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await task
+    assert agent.loop._runs == {}
+    assert other_tasks() == set()
+    await check_closed(stage.store)

@@ -31,6 +31,7 @@ from ._snapshot import MessageSnapshot
 
 _PARSE_ERROR_LENGTH = 160
 _PARSE_ERRORS_KEPT = 6
+_PARSE_ERRORS_ROOM = 1_400  # bytes, of the 2,048 that a meta may take
 
 
 class Assembled(NamedTuple):
@@ -119,7 +120,7 @@ class MessageAssembler:
         if self.usage is not None:
             meta["usage"] = msgspec.to_builtins(self.usage)
         if errors:
-            meta["parse_errors"] = dict(list(errors.items())[:_PARSE_ERRORS_KEPT])
+            meta["parse_errors"] = _kept(errors)
         return meta
 
     def _say(self, kind: str, text: str, provider_data: JsonObject | None) -> None:
@@ -161,6 +162,18 @@ class MessageAssembler:
         if found is None:
             raise AgentError("ModelProtocolError", f"a delta for call {call_id}, which never started")
         return found[1]
+
+
+def _kept(errors: dict[str, str]) -> dict[str, str]:
+    """The first of them that a message's meta has room for; a call without one is told the plain fact."""
+    kept: dict[str, str] = {}
+    room = _PARSE_ERRORS_ROOM
+    for call_id, error in list(errors.items())[:_PARSE_ERRORS_KEPT]:
+        room -= len(msgspec.json.encode({call_id: error}))
+        if room < 0:
+            break
+        kept[call_id] = error
+    return kept
 
 
 def _joined(first: JsonObject | None, second: JsonObject | None) -> JsonObject | None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import hashlib
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
 from typing import Any
@@ -238,8 +239,7 @@ class LiveTools:
         for call_id, (_, task) in self._tasks.items():
             if not self._executor.cancel(call_id):
                 task.cancel()  # it never got as far as its body
-        if tasks:
-            await asyncio.wait(tasks)
+        await _all_ended(tasks)
         self._tasks.clear()
         finished: list[Finished] = []
         while not self._news.empty():
@@ -247,6 +247,22 @@ class LiveTools:
             if isinstance(news, Finished):
                 finished.append(Finished(news.call, _as_skipped(news.answer)))
         return finished
+
+
+async def _all_ended(tasks: Sequence[asyncio.Task[Any]]) -> None:
+    """Wait for tasks that were told to end, also when cancelled: it is bounded, and nobody else waits for
+    them. A cancellation ends their patience, and is felt at the caller's next await."""
+    again = False
+    while not all(task.done() for task in tasks):
+        try:
+            await asyncio.wait(tasks)
+        except asyncio.CancelledError:
+            again = True
+            for task in tasks:
+                task.cancel()
+    if again and (us := asyncio.current_task()) is not None:
+        us.uncancel()
+        us.cancel()
 
 
 def _request(call: CallState) -> ToolCallRequest:

@@ -81,9 +81,12 @@ class Runner:
         except AgentError as error:
             for event in await self._settle(error):
                 yield event
-        except BaseException:
+        except BaseException as error:
             # Closed early, cancelled from outside, or a bug: the history stays well-formed all the same.
-            await self._settle(AgentError("RunAborted", "the run's stream was closed before it ended"))
+            why = "the run's stream was closed before it ended"
+            if isinstance(error, Exception):
+                why = f"the run was ended by {type(error).__name__}: {error}"
+            await self._settle(AgentError("RunAborted", why))
             raise
 
     async def _drive(self) -> AsyncGenerator[RunEvent, None]:
