@@ -11,7 +11,7 @@ from turnlog.contract import ApprovalDecided, Entry, Store
 from turnlog.loop import CallState, RunState, record_decision
 
 from ._app import err, json_option, login, out, store_option, with_store, write_json
-from ._text import safe, short
+from ._text import safe, whole
 
 
 @click.command("approve", short_help="Decide on a call that waits for approval.")
@@ -68,7 +68,7 @@ def _list(entries: list[Entry], session: str, as_json: bool) -> None:
             write_json(call.requested)
             continue
         asked = call.requested
-        shown = short(asked.arguments, 10_000)
+        shown = whole(asked.arguments)
         out.print(f"[magenta]{asked.tool_call_id}[/] {safe(asked.tool_name)} {shown}")
         if asked.reason:
             out.print(f"  [dim]{safe(asked.reason)}[/]")

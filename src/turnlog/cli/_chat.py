@@ -17,7 +17,7 @@ from turnlog.loop import Agent, CallState, RunState
 
 from ._agent import agent_options, make_agent, read_choice
 from ._app import FAILED, INTERRUPTED, WAITS, err, login, out, say_error
-from ._text import safe, short
+from ._text import safe, short, whole
 from ._watch import watch
 
 _ANSWERS = {"y": "approve", "yes": "approve", "n": "deny", "no": "deny", "a": "abort", "abort": "abort"}
@@ -206,9 +206,7 @@ class Chat:
     def _ask(self, call: CallState) -> str | None:
         assert call.requested is not None
         why = f" [dim]{short(call.requested.reason)}[/]" if call.requested.reason else ""
-        err.print(
-            f"[magenta]{safe(call.requested.tool_name)}[/] {short(call.requested.arguments, 2000)}{why}"
-        )
+        err.print(f"[magenta]{safe(call.requested.tool_name)}[/] {whole(call.requested.arguments)}{why}")
         while True:
             try:
                 given = _prompt("run it? [y]es, [n]o, [a]bort the run, [l]ater: ").strip().lower()

@@ -26,6 +26,11 @@ def safe(text: str) -> str:
     return escape(plain(text))
 
 
+def whole(value: object) -> str:
+    """All of ``value``, as markup: what somebody is to decide on, to the last character."""
+    return safe(value if isinstance(value, str) else json.dumps(value, ensure_ascii=False, default=str))
+
+
 def short(value: object, limit: int = 120) -> str:
     """``value`` on one line, as markup."""
     text = value if isinstance(value, str) else json.dumps(value, ensure_ascii=False, default=str)
