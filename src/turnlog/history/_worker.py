@@ -257,10 +257,21 @@ def _serve(inbox: _Inbox, run_group: RunGroup) -> None:
 
 
 def _serve_group(jobs: list[Job], run_group: RunGroup) -> None:
-    for done in run_group(jobs):
-        waiting: dict[_Outbox, list[Job]] = {}
-        for job in done:
-            if job.outbox is not None:
-                waiting.setdefault(job.outbox, []).append(job)
-        for outbox, finished in waiting.items():
-            outbox.put(finished)
+    left = set(jobs)
+    try:
+        for done in run_group(jobs):
+            left.difference_update(done)
+            _hand_over(done)
+    except BaseException as error:  # the thread lives on, and nobody waits for ever
+        for job in left:
+            job.error = error
+        _hand_over(left)
+
+
+def _hand_over(done: Iterable[Job]) -> None:
+    waiting: dict[_Outbox, list[Job]] = {}
+    for job in done:
+        if job.outbox is not None:
+            waiting.setdefault(job.outbox, []).append(job)
+    for outbox, finished in waiting.items():
+        outbox.put(finished)

@@ -26,7 +26,11 @@ async def record_decision(
     clock: Clock | None = None,
     ids: IdSource | None = None,
 ) -> ApprovalDecided:
-    """Append the decision. Raises ``ApprovalInvalid`` when the call does not wait, ``ApprovalExpired``…"""
+    """Append the decision.
+
+    Raises ``ApprovalInvalid`` when the call does not wait or the decision does not fit it,
+    ``ApprovalExpired`` after its time, ``SessionBusy`` while other calls of the same message still run.
+    """
     if action not in ACTIONS:
         raise AgentError("ApprovalInvalid", f"{action!r} is not an action; say {', '.join(ACTIONS)}")
     clock, ids = clock or SystemClock(), ids or SystemIds()

@@ -5,7 +5,7 @@ from __future__ import annotations
 import inspect
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
-from typing import Any, TypeAlias
+from typing import Any, TypeAlias, cast
 
 from turnlog.contract import AgentError, RunEvent, scrub
 
@@ -14,7 +14,7 @@ Hook: TypeAlias = Callable[..., "Awaitable[None] | None"]
 
 @dataclass(frozen=True, slots=True)
 class Hooks:
-    """Each is called with what it is about; none may change it.
+    """Each is called with what it is about; none may change it. An abort does not wait for one to end.
 
     ``before_model(context)``, ``after_model(message)``, ``before_tool(call)``, ``after_tool(call, answer)``,
     ``on_event(event)``.
@@ -25,6 +25,15 @@ class Hooks:
     before_tool: list[Hook] = field(default_factory=list[Hook])
     after_tool: list[Hook] = field(default_factory=list[Hook])
     on_event: list[Hook] = field(default_factory=list[Hook])
+
+    def __post_init__(self) -> None:
+        for point in self.__dataclass_fields__:
+            given: Any = getattr(self, point)
+            if not isinstance(given, list | tuple) or not all(map(callable, cast("list[Any]", given))):
+                raise AgentError("ConfigInvalid", f"Hooks.{point} is a list of functions; found {given!r}")
+
+    def has(self, point: str) -> bool:
+        return bool(getattr(self, point))
 
     async def call(self, point: str, *args: object) -> None:
         for hook in getattr(self, point):

@@ -256,4 +256,6 @@ class LiveWorld:
         self._steering.closed = True
 
     async def hook(self, point: HookPoint, *args: object) -> None:
-        await self._hooks.call(point, *args)
+        if self._hooks.has(point):
+            with self.scope:
+                await self._hooks.call(point, *args)

@@ -188,7 +188,13 @@ class AgentLoop:
 
     async def _tell(self, event: RunEvent, opened: OpenRun) -> None:
         try:
-            await self._hooks.event(event)
+            if opened.scope.reason is None:
+                with opened.scope:
+                    await self._hooks.event(event)
+            else:
+                await self._hooks.event(event)  # how it ends is for watchers to hear, too
+        except RunInterrupted:
+            pass  # the run finds out at its next step
         except AgentError as error:
             opened.scope.request(error)
 

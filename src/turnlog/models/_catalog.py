@@ -31,6 +31,10 @@ def load_model(name: str, **config: Any) -> Model:
     Keyword arguments are fields of that model's configuration (``base_url``, ``api_key``, ``max_tokens``,
     …). No network is touched.
     """
+    if not isinstance(name, str):  # pyright: ignore[reportUnnecessaryIsInstance]
+        raise AgentError(
+            "ConfigInvalid", f"a model's name is text as 'openai:MODEL', not a {type(name).__name__}"
+        )
     prefix, _, model_id = _split(name)
     plugin = None if prefix in BUILT_IN else _find_plugin(prefix)
     if not model_id and prefix not in NO_NAME_NEEDED:
@@ -69,7 +73,7 @@ def _find_plugin(prefix: str) -> Any:
         if point.name == prefix:
             try:
                 return point.load()
-            except (ImportError, AttributeError) as error:
+            except Exception as error:  # whatever somebody else's package does when it is loaded
                 raise AgentError(
                     "PluginMissing", f"the model prefix {prefix!r} is {point.value}, which fails: {error}"
                 ) from error
