@@ -11,6 +11,7 @@ from collections.abc import AsyncGenerator, Sequence
 from contextlib import aclosing
 from dataclasses import dataclass, field
 from functools import cache
+from typing import Literal
 
 from turnlog.approvals import pending_approvals
 from turnlog.contract import (
@@ -25,6 +26,7 @@ from turnlog.contract import (
 from turnlog.loop import Agent, RunState, record_decision
 from turnlog.models import ModelRequest, ScriptedModel, Turn
 from turnlog.tools import NOT_RUN, Tool, ToolContext, ToolError, tool
+from turnlog.widgets import MemoryNotebookWidget
 
 from ._session_checks import OutsideRecord, find_problems
 from ._simulation import SimulatedProcess, Simulation, current_process
@@ -94,6 +96,8 @@ class BusySession:
         self.told: set[str] = set()
         self.fail = self.random.choice((0.0, 0.0, 0.02, 0.08))
         self.lease_ttl = self.random.choice((0.2, 1.0, 5.0))
+        self.on_busy: Literal["refuse", "wait"] = self.random.choice(("refuse", "refuse", "wait"))
+        self.widgets = simulation.chance(0.3)
         self.policy = ToolPolicy(
             max_parallel=self.random.choice((1, 2, 3)),
             outcome_unknown=self.random.choice(("model", "human")),
@@ -122,6 +126,8 @@ class BusySession:
             + [self._steer] * draw((0, 1, 2))
             + [self._cancel] * draw((0, 0, 1))
             + [self._jump] * draw((0, 0, 0, 1))
+            + [self._pause] * draw((0, 0, 0, 1))
+            + [self._edit] * (self.widgets and draw((0, 1, 2)))
         )
         async with asyncio.TaskGroup() as actors:
             actors.create_task(self._decide(), name="decider")
@@ -202,6 +208,8 @@ class BusySession:
             clock=simulation.clock,
             ids=process.ids,
             lease_ttl=self.lease_ttl,
+            on_busy=self.on_busy,
+            widgets=[MemoryNotebookWidget()] if self.widgets else (),
         )
         agent.loop.lease_clock = simulation.clock
         self.agents[process] = agent
@@ -307,6 +315,28 @@ class BusySession:
                     task.cancel()
                     return
 
+    def _pause(self) -> None:
+        for process in self._living():
+            agent, run_id = self.agents.get(process), self.going.get(process)
+            if agent is not None and run_id is not None and agent.loop.pause(run_id):
+                self.note("paused", process.name)
+                return
+
+    def _edit(self) -> None:
+        """A host changes the notebook, while a run goes or between two."""
+        for process in self._living():
+            agent = self.agents.get(process)
+            if agent is not None:
+                process.spawn(self._write_note(process, agent), "edit")
+                return
+
+    async def _write_note(self, process: SimulatedProcess, agent: Agent) -> None:
+        try:
+            await agent.update_notebook(SESSION, {"gate": "opens at seven"})
+            self.note("edited", process.name)
+        except AgentError as error:
+            self._heard_error(process, error.code, str(error))
+
     def _jump(self) -> None:
         seconds = self.random.choice((-15.0, -2.0, 3.0, 3600.0))
         self.note(f"clock {seconds:+g}")
@@ -399,16 +429,28 @@ def make_tools() -> tuple[Tool, ...]:
         await _act(ctx)
         return "posted"
 
+    under_way: dict[str, SimulatedProcess] = {}
+
     async def find_booking(ctx: ToolContext, arguments: object) -> object:
         process = current_process()
         assert process is not None
         await process.simulation.pause(0.05)
-        return "booked" if process.simulation.effects[ctx.idempotency_key] else NOT_RUN
+        if process.simulation.effects[ctx.idempotency_key]:
+            return "booked"
+        holder = under_way.get(ctx.idempotency_key)
+        # One that lost its session and still lives may yet do it: then nobody can know.
+        return NOT_RUN if holder is None or holder.dead else None
 
     @tool(timeout=None, reconcile=find_booking)
     async def book(text: str, ctx: ToolContext) -> str:
         """Can be asked what became of it."""
-        await _act(ctx)
+        process = current_process()
+        assert process is not None
+        under_way[ctx.idempotency_key] = process
+        try:
+            await _act(ctx)
+        finally:
+            under_way.pop(ctx.idempotency_key, None)
         return "booked"
 
     @tool(timeout=None, requires_approval=True)

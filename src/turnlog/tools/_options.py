@@ -15,7 +15,8 @@ NAME = re.compile(r"[a-zA-Z0-9_-]{1,64}")
 
 Reconcile: TypeAlias = Callable[[ToolContext, JsonObject], Any]
 """Asked after a crash what became of a call that was started: the result if it happened, ``NOT_RUN`` if it
-certainly did not, None if that cannot be known. Sync or async."""
+certainly did not and will not (a process that lost its session may still be at it), None if that cannot be
+known. Sync or async."""
 
 
 class _NotRun:
