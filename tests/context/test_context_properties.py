@@ -18,7 +18,7 @@ from context.context_driver import (
     check_user_words,
     scripts,
 )
-from turnlog.context import FoldPlanner, ModelContext, Projection, _fold
+from turnlog.context import FoldDraft, FoldPlanner, ModelContext, Projection, _fold
 from turnlog.context._units import ResultsUnit, Unit
 from turnlog.contract import (
     Fold,
@@ -63,7 +63,7 @@ def _shortened(message: Message) -> Message:
     return msgspec.structs.replace(message, parts=parts)
 
 
-class NoCutRule(FoldPlanner):
+class AnyPlace(FoldDraft):
     """Cuts wherever the budget ends."""
 
     def can_cut(self, position: int) -> bool:
@@ -71,6 +71,10 @@ class NoCutRule(FoldPlanner):
 
     def kept_from(self, tail: int) -> int:
         return max(len(self.units) - 1, 0)
+
+
+class NoCutRule(FoldPlanner):
+    draft = AnyPlace
 
 
 class CutsAnywhere(Projection):
@@ -111,9 +115,13 @@ class RaisesLevels(Projection):
                 self._break()
 
 
-class CutsUserWords(FoldPlanner):
-    def _user_cap(self) -> int:
+class FewWords(FoldDraft):
+    def user_cap(self) -> int:
         return 3
+
+
+class CutsUserWords(FoldPlanner):
+    draft = FewWords
 
 
 @pytest.mark.parametrize(

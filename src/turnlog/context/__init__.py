@@ -9,13 +9,14 @@ from ._build import (
     build_context,
     compute_context_updates,
 )
+from ._draft import FoldDraft, FoldReason
 from ._explain import ContextDiff, ContextView, GaugePart, diff_contexts, explain, gauge
 from ._grains import Grains, extract_words, make_grains
 from ._lane import ContextStats, ModelContext
 from ._limits import LIMITS, ModelLimits, WindowOf, fold_threshold, lookup_limits, smallest_limits
 from ._options import ContextOptions
 from ._oversize import make_preview
-from ._planner import FoldPlanner, FoldReason, plan_fold
+from ._planner import FoldPlanner, plan_fold
 from ._projection import Projection
 from ._recall import recall_text
 from ._tokens import TokenMeter
@@ -30,6 +31,7 @@ __all__ = [
     "ContextUpdateInput",
     "ContextUpdateResult",
     "ContextView",
+    "FoldDraft",
     "FoldPlanner",
     "FoldReason",
     "GaugePart",

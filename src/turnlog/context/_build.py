@@ -20,10 +20,11 @@ from turnlog.contract import (
 )
 
 from ._attach import hints_section, input_sections
+from ._draft import FoldReason
 from ._lane import ContextStats
 from ._limits import ModelLimits
 from ._options import ContextOptions
-from ._planner import FoldReason, plan_fold
+from ._planner import plan_fold
 from ._projection import Projection, render_runtime
 
 

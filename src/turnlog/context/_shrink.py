@@ -1,0 +1,177 @@
+"""How much to take away, and the steps that do it, each where the one before left too much."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from turnlog.contract import FoldItem
+
+from ._digest import Line, digest_units, gist_of
+from ._draft import FoldDraft, FoldReason
+from ._fold import is_settled
+from ._merge import shrink_lines
+from ._oversize import excerpt
+from ._render import grain_text
+from ._units import InputUnit, Level, OutputUnit, ResultsUnit, TextUnit
+from ._words import Vocabulary
+
+_WORTH = 200
+"""Bytes a result must shrink by before its level is touched."""
+
+
+class Aim(NamedTuple):
+    """What a fold works towards, in bytes of weight."""
+
+    reason: FoldReason
+    step: int
+    target: int
+    tail: int
+    ceiling: int
+    merge_at: int
+
+
+def shrink(draft: FoldDraft, aim: Aim) -> None:
+    before = draft.weight()
+    _use_recap(draft, aim)
+    _shed(draft, aim)
+    if draft.weight() > aim.target:
+        _digest(draft, aim)
+    _merge(draft, aim)
+    if draft.weight() > aim.ceiling:
+        _shrink_largest(draft, aim)
+    if aim.reason == "overflow" and draft.weight() >= before:
+        _digest(draft, aim._replace(tail=0))
+
+
+def _use_recap(draft: FoldDraft, aim: Aim) -> None:
+    """A summary that a model wrote in the meantime takes the place of what it covers, all but the user's
+    own words."""
+    recap = draft.projection.recap
+    kept = draft.projection.numbers.get(recap.first_kept_entry_id) if recap else None
+    if recap is None or kept is None:
+        return
+    begin = draft.first_unfolded()
+    end = begin
+    limit = draft.kept_from(aim.tail)
+    while end < limit and draft.units[end].last_seq < kept:
+        end += 1
+    while end > begin and not draft.can_cut(end):
+        end -= 1
+    if end > begin:
+        stretch = draft.units[begin:end]
+        line = Line(stretch[0].first_seq, max(unit.last_seq for unit in stretch), "recap", recap.summary)
+        said = [unit for unit in stretch if type(unit) is InputUnit]
+        draft.replace(begin, end, [line, *digest_units(said, draft.vocabulary, draft.user_cap())])
+
+
+def _shed(draft: FoldDraft, aim: Aim) -> None:
+    """Old tool results go to their gist where they stand, oldest first."""
+    weight, units = draft.weight(), list(draft.units)
+    for position in range(draft.kept_from(aim.tail)):
+        if weight <= aim.target:
+            break
+        unit = units[position]
+        if type(unit) is not ResultsUnit:
+            continue
+        items = [
+            item
+            for call_id in unit.found
+            if (item := _gist_item(unit, call_id, draft.vocabulary)) is not None
+        ]
+        if items:
+            units[position] = unit.lowered({_call(item): Level(item.grain, item.text) for item in items})
+            draft.note(items)
+            weight += draft.weigh(units[position]) - draft.weigh(unit)
+    draft.units = units
+
+
+def _gist_item(unit: ResultsUnit, call_id: str, vocabulary: Vocabulary) -> FoldItem | None:
+    found = unit.found[call_id]
+    if unit.level(call_id).grain == "gist" or found.entry.id in unit.redacted:
+        return None
+    gist = gist_of(unit, call_id, vocabulary)
+    if len(unit.live_text(call_id)) - len(gist) < _WORTH:
+        return None
+    stored = found.outcome.sections if found.outcome else None
+    kept = grain_text(stored, "gist") == gist
+    return FoldItem(entry_id=found.entry.id, tool_call_id=call_id, grain="gist", text=None if kept else gist)
+
+
+def _digest(draft: FoldDraft, aim: Aim) -> None:
+    """The oldest stretch becomes one text, as short a stretch as does it."""
+    begin, limit = draft.first_unfolded(), draft.kept_from(aim.tail)
+    weight, end = draft.weight(), begin
+    lines: list[Line] = []
+    while end < limit and weight > aim.target:
+        step = end + 1
+        while step < limit and not draft.can_cut(step):
+            step += 1
+        stretch = draft.units[end:step]
+        made = digest_units(stretch, draft.vocabulary, draft.user_cap())
+        weight -= sum(draft.weigh(unit) for unit in stretch)
+        weight += sum(len(line.render().encode()) + 2 for line in made)
+        lines += made
+        end = step
+    if end > begin:
+        draft.replace(begin, end, lines)
+
+
+def _merge(draft: FoldDraft, aim: Aim) -> None:
+    """Segments that take too much, or leave a fold that would soon be due again, become one, their lines
+    shortened; user lines last."""
+    count = draft.first_unfolded()
+    segments = [unit for unit in draft.units[:count] if type(unit) is TextUnit]
+    size, weight = sum(draft.weigh(unit) for unit in segments), draft.weight()
+    crowded = weight > (aim.target + aim.ceiling) // 2 and aim.reason not in {"overflow", "manual"}
+    if count == 0 or (size <= aim.merge_at and not crowded):
+        return
+    room = aim.merge_at
+    if crowded:  # prompt and tools fill most of a small window: little is left for what was said before
+        room = min(max(aim.target - (weight - size), room // 4), room)
+    lines = digest_units(segments, draft.vocabulary, draft.user_cap())
+    shrunk = shrink_lines(lines, draft.vocabulary, min(aim.merge_at // 2, room), room)
+    draft.replace(0, count, shrunk)
+
+
+def _shrink_largest(draft: FoldDraft, aim: Aim) -> None:
+    """What is too large by itself becomes its beginning, its end and a number to recall it by."""
+    room = max(aim.ceiling - draft.head, 0)
+    order = sorted(range(len(draft.units)), key=lambda at: (-draft.weigh(draft.units[at]), at))
+    for position in order:
+        excess = draft.weight() - aim.ceiling
+        unit = draft.units[position]
+        weight = draft.weigh(unit)
+        if excess <= 0 or weight < _WORTH:
+            return
+        if not is_settled(draft.units, position):
+            continue
+        limit = max(min(weight - excess, room // 2), _WORTH)
+        match unit:
+            case InputUnit():
+                text = excerpt(unit.live_text(), limit, unit.entry.seq, draft.vocabulary)
+                draft.lower([FoldItem(entry_id=unit.entry.id, grain="gist", text=text)])
+            case ResultsUnit():
+                share = max(limit // max(len(unit.found), 1), _WORTH)
+                draft.lower(
+                    [
+                        FoldItem(
+                            entry_id=found.entry.id,
+                            tool_call_id=call_id,
+                            grain="gist",
+                            text=excerpt(
+                                unit.live_text(call_id),
+                                share,
+                                found.entry.seq,
+                                draft.vocabulary,
+                            ),
+                        )
+                        for call_id, found in unit.in_order()
+                        if len(unit.live_text(call_id)) > share
+                    ]
+                )
+            case OutputUnit() | TextUnit():
+                pass
+
+
+def _call(item: FoldItem) -> str:
+    return item.tool_call_id or ""
