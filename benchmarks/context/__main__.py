@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import argparse
+import importlib
 import os
 import statistics
 import time
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from turnlog.context import Projection, input_sections, result_sections
@@ -15,17 +17,25 @@ from . import memory, svg
 from .measure import Needs, Result, run
 from .prices import Price, current_prices
 from .sessions import Recording, read_session
-from .strategies import default
+from .strategies import Strategy, default
 
 _ROOT = Path(__file__).resolve().parents[2]
 
 
 def main() -> None:
-    shared = Path(os.environ.get("TURNLOG_SHARED", "/work/shared")) / "data"
+    shared = Path(os.environ.get("TURNLOG_SHARED") or _ROOT.parent / "shared") / "data"
     parser = argparse.ArgumentParser(prog="python -m benchmarks.context", description=__doc__)
     parser.add_argument("sessions", nargs="*", type=Path, help="session files; default: the recorded ones")
     parser.add_argument(
         "--data", type=Path, default=shared, help="folder with sessions/ and memory_questions/"
+    )
+    parser.add_argument(
+        "--strategy",
+        action="append",
+        default=[],
+        type=load_strategy,
+        metavar="MODULE:CLASS",
+        help="one more strategy: a subclass of benchmarks.context.strategies.Strategy; may be repeated",
     )
     parser.add_argument("--plots", type=Path, default=None, help="folder to write SVG plots to")
     options = parser.parse_args()
@@ -34,16 +44,31 @@ def main() -> None:
         print(f"no sessions in {options.data}; name session files, or set TURNLOG_SHARED")
         return
     for file in files:
-        report_session(read_session(file), options.plots)
+        report_session(read_session(file), options.plots, options.strategy)
     questions = options.data / "memory_questions"
     if questions.is_dir():
         report_memory(questions, options.plots)
 
 
-def report_session(recording: Recording, plots: Path | None) -> None:
+def load_strategy(name: str) -> type[Strategy]:
+    """The class that ``module:Class`` names."""
+    module, _, attribute = name.partition(":")
+    try:
+        found = getattr(importlib.import_module(module), attribute)
+    except (ImportError, AttributeError, ValueError) as error:
+        raise argparse.ArgumentTypeError(f"cannot load {name!r}: {error}; write module:Class") from None
+    if not (isinstance(found, type) and issubclass(found, Strategy)):
+        raise argparse.ArgumentTypeError(f"{name!r} is no subclass of benchmarks.context.strategies.Strategy")
+    return found
+
+
+def report_session(
+    recording: Recording, plots: Path | None, others: Sequence[Callable[[], Strategy]] = ()
+) -> None:
     prices = current_prices()
     needs = Needs(recording)
-    results = [run(strategy, recording, needs, prices) for strategy in default()]
+    strategies = [*default(), *(make() for make in others)]
+    results = [run(strategy, recording, needs, prices) for strategy in strategies]
     print(f"\n{recording.name}: {len(recording.entries)} entries, {len(recording.calls)} model calls")
     print(f"identifiers needed that were last seen 30 or more entries before: {results[0].needed}\n")
     _print_table(results, prices)

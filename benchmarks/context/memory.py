@@ -8,7 +8,10 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from turnlog.context import Vocabulary, extract_words
+from turnlog.context import ContextOptions, Projection, Vocabulary, extract_words, plan_fold
+from turnlog.contract import encode
+
+from .sessions import LogWriter
 
 BUDGETS = (0.10, 0.20, 0.35, 0.50)
 
@@ -40,10 +43,28 @@ def rare_words(turns: list[str], share: float) -> list[str]:
     return kept
 
 
+def folded(turns: list[str], share: float) -> list[str]:
+    """The whole way: a session folded whenever it outgrows the budget, as a model would be sent it at its
+    end. Headings, and room to grow until the next fold, come out of the same budget."""
+    projection, log = Projection(_budget(turns, share)), LogWriter()
+    for turn in turns:
+        projection.step(log.add_input(turn))
+        fold = plan_fold(projection)
+        if fold is not None:
+            projection.step(log.add(fold))
+    return [encode(message.parts).decode() for message in projection.emit().messages]
+
+
+def _budget(turns: list[str], share: float) -> ContextOptions:
+    size = sum(len(turn.encode()) for turn in turns)
+    return ContextOptions(fold_at=max(int(size * share / ContextOptions().bytes_per_token), 1))
+
+
 SHRINKS: dict[str, Shrink] = {
     "first words of each turn": first_words,
     "sliding window": newest_turns,
     "turnlog, rare words": rare_words,
+    "turnlog, whole folds": folded,
 }
 
 

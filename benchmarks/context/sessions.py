@@ -72,9 +72,9 @@ class LogWriter:
         self.projection.step(entry)
         return entry
 
-    def add_input(self, text: str) -> None:
+    def add_input(self, text: str) -> Entry:
         message = user_message(text, run_id="run")
-        self.add(ModelInput(message=message, sections=input_sections(self.projection, message)))
+        return self.add(ModelInput(message=message, sections=input_sections(self.projection, message)))
 
     def add_result(self, call_id: str, name: str, text: str, *, is_error: bool) -> None:
         outcome = ToolOutcome(
@@ -117,8 +117,11 @@ def read_session(path: Path) -> Recording:
 
 def _messages(path: Path) -> Iterator[dict[str, Any]]:
     with path.open(encoding="utf-8") as lines:
-        for line in lines:
-            record = json.loads(line)
+        for number, line in enumerate(lines, 1):
+            try:
+                record = json.loads(line)
+            except ValueError as error:
+                raise SystemExit(f"{path}, line {number}: not JSON ({error}); a line is one record") from None
             if record.get("type") == "message":
                 yield record["message"]
 

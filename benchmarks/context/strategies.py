@@ -1,4 +1,5 @@
-"""Ways to decide what a model sees, as plug-in classes: subclass ``Strategy``, add it to ``default``."""
+"""Ways to decide what a model sees, as plug-in classes. For one of your own, subclass ``Strategy`` and run
+``python -m benchmarks.context --strategy module:Class``."""
 
 from __future__ import annotations
 

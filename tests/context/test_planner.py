@@ -142,6 +142,25 @@ def test_a_session_of_nothing_but_short_words_never_outgrows_its_window() -> Non
     assert "remark 250: " in recall_text(log.entries, stretch)
 
 
+@pytest.mark.spec("C-4", "C-5")
+def test_what_the_user_said_long_ago_leaves_its_rarest_words() -> None:
+    log = Log()
+    projection = Projection(ContextOptions(fold_at=3_000))
+    small_talk = "and that is about all there is to say of it, as far as anybody can tell from here. " * 4
+    for number in range(60):
+        told = "The licence plate is QX-4471." if number == 5 else "Nothing new."
+        projection.step(log.user(f"{told} {small_talk}"))
+        fold = plan_fold(projection, target=CLAUDE)
+        if fold is not None:
+            projection.step(log.add(fold))
+    assert projection.tokens(CLAUDE) <= 3_000
+    shown = wire(projection)
+    assert f"Nothing new. {small_talk}" in shown, "the newest are verbatim"
+    (line,) = [line for line in shown.split("\\n") if "QX-4471" in line]
+    assert re.match(r"#(6 user \(words\)|\d+-\d+ omitted): ", line)
+    assert small_talk not in line
+
+
 @pytest.mark.spec("W-2")
 def test_a_fold_leaves_room_for_the_screen_it_shows() -> None:
     options = ContextOptions(fold_at=4_000)

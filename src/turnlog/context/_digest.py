@@ -20,6 +20,9 @@ _HEADER = re.compile(rf"^#(\d+)(?:-(\d+))? ((?:{_KINDS})(?: [^\n:]*)?): ", re.MU
 _FALSE_HEADER = re.compile(rf"(\n)(#\d+(?:-\d+)? (?:{_KINDS})(?: [^\n:]*)?: )")
 _CALL_CHARS = 160
 
+SHORTENED = " (words)"
+"""Behind the kind of a line that no longer says what it said word for word."""
+
 
 class Line(NamedTuple):
     """One entry (or stretch) in a digest."""
