@@ -42,66 +42,27 @@ from ._state import CallState
 async def run_tools(record: Recorder, doors: Doors, order: RunTools) -> AsyncGenerator[RunEvent, None]:
     """Run ``order.calls`` until each is answered or waits for a human."""
     record.go("tool_running")
-    state = record.state
-    assert state.started is not None
-    width = max(1, state.started.tool_policy.max_parallel)
-    waiting = list(order.calls)
-    judged: dict[str, Judgement] = {}
-    alone = False
     _check_aborted(order.calls)
+    queue = _Queue(record, doors, order.calls)
     while True:
-        ready: list[CallState] = []
-        while waiting and not alone:
-            call = waiting[0]
-            judgement = judged.get(call.call.tool_call_id)
-            if judgement is None:
-                judgement = await _judge(doors, record, call)
-                judged[call.call.tool_call_id] = judgement
-            match judgement:
-                case Answer():
-                    _stage_result(record, doors, call, judgement.answer)
-                case Ask():
-                    _stage_request(record, call, judgement)
-                case Later():
-                    del judged[call.call.tool_call_id]
-                    break
-                case Start():
-                    busy = doors.tools.running + len(ready)
-                    if busy >= width or (busy and judgement.alone):
-                        break
-                    alone = judgement.alone
-                    await doors.world.hook("before_tool", call)
-                    _stage_start(record, call)
-                    ready.append(call)
-            waiting.pop(0)
-        if ready:
+        if ready := await queue.stage_ready():
             for event in await record.flush():
                 yield event
             for call in ready:
                 assert call.started is not None
                 doors.tools.start(call, call.started.idempotency_key, call.started.attempt)
-        if not doors.tools.running and not waiting:
+        if not doors.tools.running and not queue.waiting:
             return
         # Only a recording lets a call wait for nothing: it then says that the run was stopped here.
         with doors.world.scope:
             news = await doors.tools.next()
         match news:
             case Progress():
-                yield record.event(
-                    ToolProgressEvent,
-                    ToolProgressShown(
-                        tool_call_id=news.call.call.tool_call_id,
-                        tool_name=news.call.call.tool_name,
-                        text=news.text,
-                        data=news.data,
-                    ),
-                )
+                yield _progress_event(record, news)
             case Restart():
-                waiting.insert(0, news.call)
-                judged.pop(news.call.call.tool_call_id, None)
-                alone = False
+                queue.put_back(news.call)
             case Finished():
-                alone = False
+                queue.alone = False
                 take_facts(record, doors)  # first, so that the screen with this result shows them
                 _stage_result(record, doors, news.call, news.answer)
                 await doors.world.hook("after_tool", news.call, news.answer)
@@ -109,6 +70,75 @@ async def run_tools(record: Recorder, doors: Doors, order: RunTools) -> AsyncGen
                     # Others still run: this result must not wait for them to be safe.
                     for event in await record.flush():
                         yield event
+
+
+class _Queue:
+    """Calls that have not begun, in their order, and what was judged of them."""
+
+    def __init__(self, record: Recorder, doors: Doors, calls: Sequence[CallState]) -> None:
+        assert record.state.started is not None
+        self._record, self._doors = record, doors
+        self._width = max(1, record.state.started.tool_policy.max_parallel)
+        self._judged: dict[str, Judgement] = {}
+        self.waiting = list(calls)
+        self.alone = False
+        """A tool runs that takes no other beside it."""
+
+    async def stage_ready(self) -> list[CallState]:
+        """Stage the start of every call that may run now, and the answers of those that never will."""
+        ready: list[CallState] = []
+        while self.waiting and not self.alone and await self._stage_next(ready):
+            self.waiting.pop(0)
+        return ready
+
+    async def _stage_next(self, ready: list[CallState]) -> bool:
+        """False when the first call has to wait, and those behind it with it."""
+        call = self.waiting[0]
+        judgement = await self._judge(call)
+        match judgement:
+            case Answer():
+                _stage_result(self._record, self._doors, call, judgement.answer)
+            case Ask():
+                _stage_request(self._record, call, judgement)
+            case Later():
+                self._forget(call)
+                return False
+            case Start():
+                busy = self._doors.tools.running + len(ready)
+                if busy >= self._width or (busy and judgement.alone):
+                    return False
+                self.alone = judgement.alone
+                await self._doors.world.hook("before_tool", call)
+                _stage_start(self._record, call)
+                ready.append(call)
+        return True
+
+    async def _judge(self, call: CallState) -> Judgement:
+        judgement = self._judged.get(call.call.tool_call_id)
+        if judgement is None:
+            judgement = self._judged[call.call.tool_call_id] = await _judge(self._doors, self._record, call)
+        return judgement
+
+    def _forget(self, call: CallState) -> None:
+        self._judged.pop(call.call.tool_call_id, None)
+
+    def put_back(self, call: CallState) -> None:
+        """It did not run after all: it is judged again, before the others."""
+        self.waiting.insert(0, call)
+        self._forget(call)
+        self.alone = False
+
+
+def _progress_event(record: Recorder, news: Progress) -> RunEvent:
+    return record.event(
+        ToolProgressEvent,
+        ToolProgressShown(
+            tool_call_id=news.call.call.tool_call_id,
+            tool_name=news.call.call.tool_name,
+            text=news.text,
+            data=news.data,
+        ),
+    )
 
 
 async def _judge(doors: Doors, record: Recorder, call: CallState) -> Judgement:
