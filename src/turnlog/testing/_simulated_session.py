@@ -10,7 +10,6 @@ from collections import Counter
 from collections.abc import AsyncGenerator, Sequence
 from contextlib import aclosing
 from dataclasses import dataclass, field
-from functools import cache
 from typing import Literal
 
 from turnlog.approvals import pending_approvals
@@ -25,11 +24,12 @@ from turnlog.contract import (
 )
 from turnlog.loop import Agent, RunState, record_decision
 from turnlog.models import ModelRequest, ScriptedModel, Turn
-from turnlog.tools import NOT_RUN, Tool, ToolContext, ToolError, tool
+from turnlog.tools import Tool
 from turnlog.widgets import MemoryNotebookWidget
 
 from ._session_checks import OutsideRecord, find_problems
-from ._simulation import SimulatedProcess, Simulation, current_process
+from ._simulated_tools import TOOLS
+from ._simulation import SimulatedProcess, Simulation
 
 SESSION = "s1"
 _REST = 60
@@ -90,7 +90,7 @@ class BusySession:
 
     def __init__(self, simulation: Simulation, tools: Sequence[Tool] | None = None) -> None:
         self.simulation = simulation
-        self.tools = make_tools() if tools is None else tools
+        self.tools = TOOLS if tools is None else tools
         self.random = simulation.random
         self.report = SimulationReport(seed=simulation.seed)
         self.told: set[str] = set()
@@ -392,85 +392,3 @@ class BusySession:
     def _call(self) -> dict[str, object]:
         names = ("pay", "pay", "look", "look", "post", "book", "send", "send", "sulk", "quit")
         return {"name": self.random.choice(names), "arguments": {"text": "x"}}
-
-
-# ── tools ──
-
-
-async def _act(ctx: ToolContext) -> Simulation:
-    """Something outside happens, some time into the call and some time before its end."""
-    process = current_process()
-    assert process is not None
-    await process.simulation.pause(0.05)
-    process.effect(ctx.idempotency_key)
-    await process.simulation.pause(0.05)
-    return process.simulation
-
-
-@cache
-def make_tools() -> tuple[Tool, ...]:
-    @tool(timeout=0.2)
-    async def pay(text: str, ctx: ToolContext) -> str:
-        """Must never happen twice."""
-        if (await _act(ctx)).chance(0.1):
-            raise ToolError("no money left")
-        return "paid"
-
-    @tool(timeout=None, concurrent=True, idempotent=True, retries=1)
-    async def look(text: str, ctx: ToolContext) -> str:
-        """Harmless."""
-        if (await _act(ctx)).chance(0.1):
-            raise ToolError("fog", retryable=True)
-        return "all quiet"
-
-    @tool(timeout=None, concurrent=True, keyed=True)
-    async def post(text: str, ctx: ToolContext) -> str:
-        """Passes its key on."""
-        await _act(ctx)
-        return "posted"
-
-    under_way: dict[str, SimulatedProcess] = {}
-
-    async def find_booking(ctx: ToolContext, arguments: object) -> object:
-        process = current_process()
-        assert process is not None
-        await process.simulation.pause(0.05)
-        if process.simulation.effects[ctx.idempotency_key]:
-            return "booked"
-        holder = under_way.get(ctx.idempotency_key)
-        # One that lost its session and still lives may yet do it: then nobody can know.
-        return NOT_RUN if holder is None or holder.dead else None
-
-    @tool(timeout=None, reconcile=find_booking)
-    async def book(text: str, ctx: ToolContext) -> str:
-        """Can be asked what became of it."""
-        process = current_process()
-        assert process is not None
-        under_way[ctx.idempotency_key] = process
-        try:
-            await _act(ctx)
-        finally:
-            under_way.pop(ctx.idempotency_key, None)
-        return "booked"
-
-    @tool(timeout=None, requires_approval=True)
-    async def send(text: str, ctx: ToolContext) -> str:
-        """Somebody has to allow it."""
-        await _act(ctx)
-        return "sent"
-
-    @tool(timeout=0.1)
-    async def sulk(text: str) -> str:
-        """Ends neither in time nor when it is told to."""
-        while True:
-            try:
-                await asyncio.sleep(1000)
-            except asyncio.CancelledError:
-                continue
-
-    @tool(timeout=None)
-    async def quit(text: str) -> str:
-        """Tries to end the program."""
-        raise SystemExit(3)
-
-    return (pay, look, post, book, send, sulk, quit)
