@@ -177,6 +177,11 @@ class Terminal:
             self._unread += data.decode("utf-8", "replace")
         return True
 
+    def rest(self) -> str:
+        """Everything that comes until the command ends."""
+        self._comes("\0", PATIENCE)
+        return self._unread
+
     def type(self, text: str) -> None:
         os.write(self._ours, text.encode())
 

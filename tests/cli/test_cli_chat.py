@@ -152,7 +152,7 @@ def test_deciding_later_leaves_and_the_next_chat_asks_again(shell: Shell) -> Non
         terminal.say("Delete x")
         terminal.until("run it?")
         terminal.type("l\n")
-        terminal.until("turnlog approve s1 CALL")
+        terminal.until("turnlog approve s1 call_")
         assert terminal.wait() == 3
     with shell.terminal("chat", "-m", shell.script("Unused."), "-t", "tools.py", "-s", "s1") as terminal:
         terminal.until("run it?")

@@ -67,7 +67,8 @@ def test_a_call_that_waits_ends_with_a_code_of_its_own(shell: Shell) -> None:
     done = shell("run", "-m", shell.script(DELETE), "-t", "tools.py", "-s", "s1", "Delete x")
     assert done.code == 3
     assert "waits for approval" in done.err
-    assert "turnlog approve s1 CALL" in done.err
+    assert "turnlog approve s1 call_" in done.err
+    assert "turnlog chat --session s1 -m scripted:script0.json -t tools.py" in done.err
     again = shell("run", "-m", shell.script("Hm."), "-s", "s1", "Are you there?")
     assert again.code == 1
     assert again.err.startswith("SessionBusy: session s1 waits for a decision on call_")

@@ -44,7 +44,9 @@ def agent_options(command: Callable[..., Any]) -> Callable[..., Any]:
             callback=_check_session,
             help="Go on with this session, or give a new one a name.",
         ),
-        click.option("--model", "-m", metavar="NAME", help="local, openai:…, anthropic:…, google:…"),
+        click.option(
+            "--model", "-m", metavar="NAME", help="local (the default), openai:…, anthropic:…, google:…"
+        ),
     ):
         command = option(command)
     return command

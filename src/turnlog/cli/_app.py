@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import getpass
-import io
 import os
 import sys
 from collections.abc import Awaitable, Callable
@@ -18,6 +17,7 @@ from turnlog import __version__
 from turnlog.contract import AgentError, Store, encode, guard
 from turnlog.history import default_store_url, open_store
 
+from ._streams import drop_output, prepare_streams
 from ._text import plain
 
 T = TypeVar("T")
@@ -140,9 +140,7 @@ def guard_keys() -> None:
 
 def run() -> None:
     """The command, with every way it may end: an exit code, and one sentence where something is wrong."""
-    for stream in (sys.stdout, sys.stderr):
-        if isinstance(stream, io.TextIOWrapper):
-            stream.reconfigure(errors="replace")  # a terminal without UTF-8 shows a ? and not a traceback
+    prepare_streams()
     load_dotenv()
     guard_keys()
     try:
@@ -162,9 +160,12 @@ def run() -> None:
     except AgentError as error:
         say_error(error.code, error.message)
         sys.exit(FAILED)
-    except BrokenPipeError:
-        # Whoever read our output has seen enough. Python would complain again when it flushes at exit.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+    except BrokenPipeError:  # whoever read our output has seen enough
+        drop_output()
+        sys.exit(FAILED)
+    except OSError as error:  # a store's and a model's are AgentErrors
+        drop_output()
+        err.print(plain(f"cannot write the output: {error.strerror or error}"), markup=False)
         sys.exit(FAILED)
 
 

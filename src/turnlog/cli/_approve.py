@@ -11,6 +11,7 @@ from turnlog.contract import ApprovalDecided, Entry, Store
 from turnlog.loop import CallState, RunState, record_decision
 
 from ._app import err, json_option, login, out, store_option, with_store, write_json
+from ._hints import approve, go_on
 from ._text import safe, whole
 
 
@@ -53,8 +54,7 @@ def approve_command(
         write_json(decided)
         return
     out.print(f"{decided.action} by {safe(by)}")
-    go_on = f"turnlog chat --session {safe(session)}, and the model and tools as before"
-    err.print(f"[dim]go on with: {go_on}[/]")
+    err.print(f"[dim]go on with: {go_on(session)}[/]")
 
 
 def _list(entries: list[Entry], session: str, as_json: bool) -> None:
@@ -72,7 +72,11 @@ def _list(entries: list[Entry], session: str, as_json: bool) -> None:
         out.print(f"[magenta]{asked.tool_call_id}[/] {safe(asked.tool_name)} {shown}")
         if asked.reason:
             out.print(f"  [dim]{safe(asked.reason)}[/]")
-    if not waiting and not as_json:
+    if as_json:
+        return
+    if waiting:
+        err.print(f"[dim]decide with: {approve(session)}, or --deny, --modify JSON, --abort[/]")
+    else:
         out.print(f"nothing waits in {safe(session)}")
 
 

@@ -17,6 +17,7 @@ from turnlog.loop import Agent, CallState, RunState
 
 from ._agent import agent_options, make_agent, read_choice
 from ._app import FAILED, INTERRUPTED, WAITS, err, login, out, say_error
+from ._hints import approve, go_on
 from ._text import safe, short, whole
 from ._watch import watch
 
@@ -51,13 +52,13 @@ async def _run_once(
     try:
         choice = read_choice(tool_choice, tools)
         result = await watch(agent, agent.run_stream(text, session=session, tool_choice=choice), as_json)
+        if result is not None and not as_json:
+            if result.status == "awaiting_human":
+                _say_how_to_decide(result.session_id, await _waiting(agent, result.session_id))
+            elif session is None:
+                err.print(f"[dim]session {safe(result.session_id)}[/]")
     finally:
         await agent.close()
-    if result is not None and not as_json:
-        if result.status == "awaiting_human":
-            _say_how_to_decide(result.session_id)
-        elif session is None:
-            err.print(f"[dim]session {safe(result.session_id)}[/]")
     return _exit_code(result)
 
 
@@ -80,10 +81,18 @@ def _read_all() -> str:
         raise click.BadParameter(f"standard input is not UTF-8: {error}", param_hint="TEXT") from error
 
 
-def _say_how_to_decide(session: str) -> None:
-    name = safe(session)
-    err.print(f"[dim]decide with: turnlog approve {name} CALL, or --deny, --modify JSON, --abort[/]")
-    err.print(f"[dim]then go on with: turnlog chat --session {name}, and the model and tools as before[/]")
+async def _waiting(agent: Agent, session: str) -> list[CallState]:
+    state = RunState()
+    for entry in await agent.store.load(session):
+        state.step(entry)
+    return state.awaiting
+
+
+def _say_how_to_decide(session: str, waiting: list[CallState]) -> None:
+    for call in waiting:
+        name = approve(session, call.call.tool_call_id)
+        err.print(f"[dim]decide with: {name}, or --deny, --modify JSON, --abort[/]")
+    err.print(f"[dim]then go on with: {go_on(session)}[/]")
 
 
 @click.command("chat", short_help="Talk to an agent.")
@@ -144,7 +153,7 @@ class Chat:
         while True:
             while result is not None and result.status == "awaiting_human":
                 if not self._decide(runner):
-                    _say_how_to_decide(session)
+                    _say_how_to_decide(session, runner.run(_waiting(agent, session)))
                     return WAITS
                 result = self._turn(runner, agent.resume_stream(session))
             line = self._read_line()
@@ -153,7 +162,8 @@ class Chat:
             if line.strip():
                 result = self._turn(runner, agent.run_stream(line.rstrip("\n"), session=session))
         if self._interactive:
-            err.print(f"[dim]kept: turnlog chat --session {safe(session)}[/]")
+            if runner.run(agent.store.tail(session)) is not None:
+                err.print(f"[dim]kept: {go_on(session)}[/]")
             return 0
         return 0 if result is None else _exit_code(result)
 
@@ -161,7 +171,7 @@ class Chat:
         self, runner: asyncio.Runner, events: AsyncGenerator[RunEvent, None], *, note: str | None = None
     ) -> RunResult | None:
         try:
-            return runner.run(watch(self._agent, events, self._as_json, note=note))
+            return runner.run(watch(self._agent, events, self._as_json, note=note, asks=self._interactive))
         except AgentError as error:
             if not self._interactive:
                 raise
@@ -187,7 +197,7 @@ class Chat:
         """Ask about the calls that wait. False when somebody is to decide later."""
         if not self._interactive:
             return False
-        for call in runner.run(self._waiting()):
+        for call in runner.run(_waiting(self._agent, self._session)):
             action = self._ask(call)
             if action is None:
                 return False
@@ -196,12 +206,6 @@ class Chat:
             if action == "abort":
                 break
         return True
-
-    async def _waiting(self) -> list[CallState]:
-        state = RunState()
-        for entry in await self._agent.store.load(self._session):
-            state.step(entry)
-        return state.awaiting
 
     def _ask(self, call: CallState) -> str | None:
         assert call.requested is not None

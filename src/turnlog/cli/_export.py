@@ -21,7 +21,7 @@ from turnlog.history import export_jsonl, import_jsonl, render_html, render_mark
 from turnlog.loop import purge_entries
 
 from ._app import FAILED, err, json_option, login, out, store_option, with_store, write_json
-from ._text import safe
+from ._text import plain, safe
 
 
 @click.command("export")
@@ -104,6 +104,14 @@ def verify_command(session: str, store_url: str | None, as_json: bool) -> None:
         sys.exit(FAILED)
 
 
+def _confirmed(question: str) -> bool:
+    try:
+        return click.confirm(question, err=True)
+    except click.Abort:  # Ctrl-C, or nobody there to answer
+        err.print()
+        return False
+
+
 @click.command("purge", short_help="Erase what entries hold, for good.")
 @click.argument("session")
 @click.argument("entries", nargs=-1, required=True, metavar="ENTRY…")
@@ -116,7 +124,7 @@ def purge_command(
 ) -> None:
     """Erase what entries hold (by id or seq) from the store's own files. This cannot be undone."""
     what = "1 entry" if len(entries) == 1 else f"{len(entries)} entries"
-    if not yes and not click.confirm(f"Erase {what} of {session} for good?", err=True):
+    if not yes and not _confirmed(f"Erase {what} of {plain(session)} for good?"):
         err.print("nothing was erased")
         sys.exit(FAILED)
 

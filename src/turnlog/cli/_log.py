@@ -5,15 +5,20 @@ from __future__ import annotations
 import sys
 
 import click
-from rich.table import Table
+from rich.cells import cell_len, set_cell_size
+from rich.text import Text
 
-from turnlog.contract import Entry, SessionInfo, Store
-from turnlog.history import visible_entries
+from turnlog.contract import AgentError, Entry, ModelInputEntry, SessionInfo, Store
+from turnlog.history import show_url, visible_entries
 from turnlog.loop import ReplayReport, RunState, fork_session, replay
 
-from ._app import FAILED, count, err, json_option, out, store_option, with_store, write_json
+from ._app import FAILED, count, err, json_option, out, store_option, store_url_of, with_store, write_json
+from ._hints import go_on
 from ._render import entry_line
 from ._text import plain, safe
+
+_DESCRIBED = 50  # sessions whose first words are looked up, so that a store of thousands is listed at once
+_LONGEST = 2000  # entries of a session that is read for its first words
 
 
 @click.command("sessions", short_help="List the sessions of the store.")
@@ -21,22 +26,56 @@ from ._text import plain, safe
 @json_option
 def sessions_command(store_url: str | None, as_json: bool) -> None:
     """List the sessions of the store, the last changed first."""
-    found: list[SessionInfo] = with_store(store_url, lambda store: store.sessions())
+
+    async def work(store: Store) -> list[tuple[SessionInfo, str]]:
+        found = await store.sessions()
+        described = 0 if as_json else _DESCRIBED
+        words = [info.title or await _first_words(store, info) for info in found[:described]]
+        return [*zip(found, words, strict=False), *((info, info.title or "") for info in found[described:])]
+
+    found = with_store(store_url, work)
     if as_json:
-        for info in found:
+        for info, _ in found:
             write_json(info)
         return
     if not found:
-        out.print("no sessions yet: turnlog chat -m local --session s1")
+        url = show_url(store_url_of(store_url))
+        out.print(plain(f"no sessions yet in {url}; begin with: turnlog chat --session s1"), markup=False)
         return
-    table = Table(box=None, pad_edge=False)
-    for column in ("session", "entries", "changed", "title", "from"):
-        table.add_column(column, no_wrap=True, overflow="ignore")
-    for info in found:
-        origin = f"{info.parent_session_id}@{info.forked_at}" if info.parent_session_id else ""
-        changed = info.updated_at[:19].replace("T", " ")
-        table.add_row(safe(info.session_id), str(info.entries), changed, safe(info.title or ""), safe(origin))
-    out.print(table, crop=False)
+    rows = [_session_row(info, title) for info, title in found]
+    head = ("session", "entries", "changed (UTC)", "about")
+    widths = [max(cell_len(row[column]) for row in (head, *rows)) for column in range(3)]
+    out.print(_session_line(head, widths), style="bold")
+    for row in rows:
+        out.print(_session_line(row, widths))
+
+
+async def _first_words(store: Store, info: SessionInfo) -> str:
+    """What the user said first, as far as it may be seen: the whole log has to be read to know that."""
+    if info.entries > _LONGEST:
+        return ""
+    try:
+        entries = visible_entries(await store.load(info.session_id))
+    except AgentError as error:  # one damaged session must not hide the others
+        return f"({error.code})"
+    said = (entry.payload.message.text for entry in entries if isinstance(entry, ModelInputEntry))
+    return next(said, "")[:500]
+
+
+def _session_row(info: SessionInfo, title: str) -> tuple[str, str, str, str]:
+    origin = f"(from {info.parent_session_id} at {info.forked_at}) " if info.parent_session_id else ""
+    about = " ".join(plain(origin + title).split())
+    return plain(info.session_id), str(info.entries), info.updated_at[:16].replace("T", " "), about
+
+
+def _session_line(row: tuple[str, str, str, str], widths: list[int]) -> Text:
+    """Session, size and time are never cut; what it is about gets the rest of the line."""
+    name, entries, changed, about = row
+    start = f"{set_cell_size(name, widths[0])}  {entries:>{widths[1]}}  {changed:<{widths[2]}}  "
+    room = max(out.width - cell_len(start), 12) if out.is_terminal else 80
+    line = Text(about)
+    line.truncate(room, overflow="ellipsis")
+    return Text(start) + line
 
 
 @click.command("show", short_help="Show a session's log, an entry a line.")
@@ -52,8 +91,9 @@ def show_command(session: str, after: int, store_url: str | None, as_json: bool)
         for entry in shown:
             write_json(entry)
         return
+    width = out.width if out.is_terminal else None
     for entry in shown:
-        out.print(entry_line(entry))
+        out.print(entry_line(entry, width))
     state = RunState()
     for entry in entries:
         state.step(entry)
@@ -123,4 +163,4 @@ def fork_command(
         write_json({"sessionId": name})
     else:
         out.print(safe(name))
-        err.print(f"[dim]go on with: turnlog chat --session {safe(name)}[/]")
+        err.print(f"[dim]go on with: {go_on(name)}[/]")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 
 from rich.console import Console
+from rich.text import Text
 
 from turnlog.contract import (
     ApprovalDecidedEntry,
@@ -58,6 +59,15 @@ from turnlog.contract import (
 from ._app import count, say_error
 from ._text import plain, safe, short
 
+_CUT = {
+    "length": "the answer stops here: it reached its length limit",
+    "content_filter": "the provider withheld the rest of this answer",
+    "refusal": "the model refused to answer",
+    "other": "the answer ended for a reason the provider did not name",
+}
+"""How an answer may end other than by being finished."""
+_WHOLE = (ModelCallFailedEntry, RunEndedEntry, ApprovalRequestedEntry)
+
 
 class EventPrinter:
     """Prints a run as it happens: the answer's text as it streams, and around it one line for each tool.
@@ -65,9 +75,10 @@ class EventPrinter:
     The answer goes to ``out``, everything else to ``aside``, so that a pipe gets the answer alone.
     """
 
-    def __init__(self, out: Console, aside: Console) -> None:
+    def __init__(self, out: Console, aside: Console, *, asks: bool = False) -> None:
         self._out = out
         self._aside = aside
+        self._asks = asks
         self._open: Console | None = None
 
     def show(self, event: RunEvent) -> None:
@@ -84,6 +95,8 @@ class EventPrinter:
                 mark = "[green]✓[/]" if status == "success" else f"[yellow]{status}[/]"
                 self._line(f"{mark} [dim]{short(result_text(event.payload.message.tool_results[0]))}[/]")
             case ApprovalRequestedEvent():
+                if self._asks:  # the question itself shows the call
+                    return
                 p = event.payload
                 asked = f"{safe(p.tool_name)} {short(p.arguments)}"
                 self._line(f"[magenta]? {asked} waits for approval[/] [dim]({p.tool_call_id})[/]")
@@ -98,8 +111,16 @@ class EventPrinter:
                 self._line(f"[dim](older content was folded: {p.tokens_before} → {p.tokens_after} tokens)[/]")
             case RunEndedEvent():
                 self.close()
-            case InputEvent() | ModelCallEvent() | AssistantMessageEvent() | StatusEvent():
+            case AssistantMessageEvent():
+                if cut := _CUT.get(event.payload.finish_reason):
+                    self._line(f"[yellow]({cut})[/]")
+            case InputEvent() | ModelCallEvent() | StatusEvent():
                 pass  # the user said it, or it is shown already
+
+    @property
+    def in_line(self) -> bool:
+        """Whether a line has begun and not ended."""
+        return self._open is not None
 
     def _error(self, shown: ErrorShown) -> None:
         if shown.error.code == "RunAborted":
@@ -139,9 +160,12 @@ def result_text(part: ToolResultPart) -> str:
     return content if isinstance(content, str) else encode(content).decode()
 
 
-def entry_line(entry: Entry) -> str:
-    """One entry in one line of markup."""
-    return f"[dim]{entry.seq:>5}[/] {entry.kind:<20} {_body(entry)}".rstrip()
+def entry_line(entry: Entry, width: int | None = None) -> Text:
+    """One entry in one line, of at most ``width`` columns. What went wrong or waits is never cut."""
+    line = Text.from_markup(f"[dim]{entry.seq:>5}[/] {entry.kind:<20} {_body(entry)}".rstrip(), emoji=False)
+    if width is not None and not isinstance(entry, _WHOLE):
+        line.truncate(width, overflow="ellipsis")
+    return line
 
 
 def _body(entry: Entry) -> str:  # one line for each kind: long because the vocabulary is
@@ -160,11 +184,13 @@ def _body(entry: Entry) -> str:  # one line for each kind: long because the voca
             p = entry.payload
             what = f"call {p.model_call_index}.{p.attempt} · {count(p.message_count, 'message')}"
             why = f" · {safe(p.reason)}" if p.reason else ""
-            return f"[dim]{safe(p.target.model)}{why} · {what} · context {p.context_hash[:12]}[/]"
+            return f"[dim]{safe(p.target.model)}{why} · {what} · context {p.context_hash[:8]}[/]"
         case ModelCallFailedEntry():
             return f"[red]{entry.payload.error.code}[/] {short(entry.payload.error.message)}"
         case ModelOutputEntry():
-            return f"[bold]assistant[/] {_said(entry.payload.message)}".rstrip()
+            ended = entry.payload.finish_reason
+            cut = f" [yellow]({safe(ended)})[/]" if ended in _CUT else ""
+            return f"[bold]assistant[/] {_said(entry.payload.message)}".rstrip() + cut
         case ToolsChangeEntry():
             return f"[dim]{short(', '.join(spec.name for spec in entry.payload.tools)) or 'none'}[/]"
         case ToolStartedEntry():
@@ -241,7 +267,10 @@ def _run_started(entry: RunStartedEntry) -> str:
 
 
 def _said(message: Message) -> str:
-    calls = ", ".join(part.payload.tool_name for part in message.tool_calls)
+    calls = ", ".join(
+        f"{part.payload.tool_name} {' '.join(part.payload.raw_args_text.split())}".strip()
+        for part in message.tool_calls
+    )
     others = [f"({part.kind})" for part in message.parts if part.kind in ("image", "file_ref")]
     said = " ".join([*([message.text] if message.text else []), *others])
     return " ".join(

@@ -14,19 +14,27 @@ from turnlog.loop import Agent
 
 from ._app import err, out, write_json
 from ._render import EventPrinter
+from ._waiting import Waiting
 
 
 async def watch(
-    agent: Agent, events: AsyncGenerator[RunEvent, None], as_json: bool, *, note: str | None = None
+    agent: Agent,
+    events: AsyncGenerator[RunEvent, None],
+    as_json: bool,
+    *,
+    note: str | None = None,
+    asks: bool = False,
 ) -> RunResult | None:
     """Print a run to its end; None when there was nothing to run. Raises ``Abort`` when it was left.
 
-    The first Ctrl-C aborts the run and keeps the session; a second one does not wait for that.
+    The first Ctrl-C aborts the run and keeps the session; a second one does not wait for that. With ``asks``
+    the caller shows the calls that wait for approval.
     """
-    printer = EventPrinter(out, err)
+    printer = EventPrinter(out, err, asks=asks)
+    waiting = Waiting(err, printer, wanted=not as_json)
     interrupt = Interrupt(agent)
     result: RunResult | None = None
-    with interrupt:
+    with interrupt, waiting.going():
         try:
             async with aclosing(events):
                 async for event in events:
@@ -36,6 +44,7 @@ async def watch(
                     if as_json:
                         write_json(event)
                     else:
+                        waiting.before(event)
                         printer.show(event)
                     if isinstance(event, RunEndedEvent):
                         result = event.payload.result
