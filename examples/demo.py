@@ -260,6 +260,9 @@ def main() -> int:
     except AgentError as error:
         print(f"\n{error}", file=sys.stderr)
         return 1
+    except KeyboardInterrupt:
+        print("\nstopped with Ctrl-C; make demo begins anew", file=sys.stderr)
+        return 130
 
 
 if __name__ == "__main__":

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -201,3 +202,13 @@ def test_a_list_of_models_is_named_after_them_and_order_is_kept() -> None:
     router = ProviderRouter([model("x"), model("y"), model("x")], policy=in_order())
     assert list(router.health()) == ["x", "y", "x-3"]
     assert router.supports("tools")
+
+
+async def test_a_route_may_be_the_name_of_a_model(tmp_path: Path) -> None:
+    script = tmp_path / "answers.json"
+    script.write_text('["From the file."]')
+    router = ProviderRouter({"file": f"scripted:{script}", "other": ScriptedModel("Not asked.")})
+    assert (await Agent(router, store="memory:").run("Hi")).text == "From the file."
+    with pytest.raises(AgentError) as refused:
+        ProviderRouter({"file": "nobody:knows"})
+    assert refused.value.code == "ConfigInvalid"

@@ -7,8 +7,8 @@ from typing import Any
 
 import click
 
-from turnlog.contract import ApprovalDecided, Entry, Store
-from turnlog.loop import CallState, RunState, record_decision
+from turnlog.contract import ApprovalDecided, ApprovalRequested, Store
+from turnlog.loop import record_decision, waiting_calls
 
 from ._app import err, json_option, login, out, store_option, with_store, write_json
 from ._hints import approve, go_on
@@ -42,7 +42,7 @@ def approve_command(
     if call is None:
         if changed is not None or action is not None or note is not None:
             raise click.UsageError(f"name the CALL to decide on; turnlog approve {session} lists what waits")
-        _list(with_store(store_url, lambda store: store.load(session)), session, as_json)
+        _list(with_store(store_url, lambda store: waiting_calls(store, session)), session, as_json)
         return
     chosen = "modify" if changed is not None else action or "approve"
 
@@ -57,17 +57,11 @@ def approve_command(
     err.print(f"[dim]go on with: {go_on(session)}[/]")
 
 
-def _list(entries: list[Entry], session: str, as_json: bool) -> None:
-    state = RunState()
-    for entry in entries:
-        state.step(entry)
-    waiting: list[CallState] = state.awaiting
-    for call in waiting:
-        assert call.requested is not None
+def _list(waiting: list[ApprovalRequested], session: str, as_json: bool) -> None:
+    for asked in waiting:
         if as_json:
-            write_json(call.requested)
+            write_json(asked)
             continue
-        asked = call.requested
         shown = whole(asked.arguments)
         out.print(f"[magenta]{asked.tool_call_id}[/] {safe(asked.tool_name)} {shown}")
         if asked.reason:

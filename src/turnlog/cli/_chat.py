@@ -12,8 +12,8 @@ from typing import Any
 
 import click
 
-from turnlog.contract import AgentError, RunEvent, RunResult
-from turnlog.loop import Agent, CallState, RunState
+from turnlog.contract import AgentError, ApprovalRequested, RunEvent, RunResult
+from turnlog.loop import Agent
 
 from ._agent import agent_options, make_agent, read_choice
 from ._app import FAILED, INTERRUPTED, WAITS, err, login, out, say_error
@@ -54,7 +54,7 @@ async def _run_once(
         result = await watch(agent, agent.run_stream(text, session=session, tool_choice=choice), as_json)
         if result is not None and not as_json:
             if result.status == "awaiting_human":
-                _say_how_to_decide(result.session_id, await _waiting(agent, result.session_id))
+                _say_how_to_decide(result.session_id, await agent.waiting(result.session_id))
             elif session is None:
                 err.print(f"[dim]session {safe(result.session_id)}[/]")
     finally:
@@ -81,16 +81,9 @@ def _read_all() -> str:
         raise click.BadParameter(f"standard input is not UTF-8: {error}", param_hint="TEXT") from error
 
 
-async def _waiting(agent: Agent, session: str) -> list[CallState]:
-    state = RunState()
-    for entry in await agent.store.load(session):
-        state.step(entry)
-    return state.awaiting
-
-
-def _say_how_to_decide(session: str, waiting: list[CallState]) -> None:
+def _say_how_to_decide(session: str, waiting: list[ApprovalRequested]) -> None:
     for call in waiting:
-        name = approve(session, call.call.tool_call_id)
+        name = approve(session, call.tool_call_id)
         err.print(f"[dim]decide with: {name}, or --deny, --modify JSON, --abort[/]")
     err.print(f"[dim]then go on with: {go_on(session)}[/]")
 
@@ -153,7 +146,7 @@ class Chat:
         while True:
             while result is not None and result.status == "awaiting_human":
                 if not self._decide(runner):
-                    _say_how_to_decide(session, runner.run(_waiting(agent, session)))
+                    _say_how_to_decide(session, runner.run(agent.waiting(session)))
                     return WAITS
                 result = self._turn(runner, agent.resume_stream(session))
             line = self._read_line()
@@ -197,20 +190,18 @@ class Chat:
         """Ask about the calls that wait. False when somebody is to decide later."""
         if not self._interactive:
             return False
-        for call in runner.run(_waiting(self._agent, self._session)):
+        for call in runner.run(self._agent.waiting(self._session)):
             action = self._ask(call)
             if action is None:
                 return False
-            name = call.call.tool_call_id
-            runner.run(self._agent.decide(self._session, name, action, by=login()))
+            runner.run(self._agent.decide(self._session, call.tool_call_id, action, by=login()))
             if action == "abort":
                 break
         return True
 
-    def _ask(self, call: CallState) -> str | None:
-        assert call.requested is not None
-        why = f" [dim]{short(call.requested.reason)}[/]" if call.requested.reason else ""
-        err.print(f"[magenta]{safe(call.requested.tool_name)}[/] {whole(call.requested.arguments)}{why}")
+    def _ask(self, call: ApprovalRequested) -> str | None:
+        why = f" [dim]{short(call.reason)}[/]" if call.reason else ""
+        err.print(f"[magenta]{safe(call.tool_name)}[/] {whole(call.arguments)}{why}")
         while True:
             try:
                 given = _prompt("run it? [y]es, [n]o, [a]bort the run, [l]ater: ").strip().lower()

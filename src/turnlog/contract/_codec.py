@@ -11,7 +11,7 @@ import math
 import re
 from collections.abc import Callable, Iterable
 from functools import lru_cache
-from typing import Any, NamedTuple, NoReturn, TypeVar, cast
+from typing import Any, NamedTuple, NoReturn, TypeVar, cast, overload
 
 import msgspec
 from msgspec import inspect
@@ -55,7 +55,11 @@ def _find_unfinite(value: object) -> str | None:
     return next(filter(None, map(_find_unfinite, items)), None)
 
 
-def decode(data: bytes | bytearray | memoryview | str, type: type[T] | Any) -> T:
+@overload
+def decode(data: bytes | bytearray | memoryview | str, type: type[T]) -> T: ...
+@overload
+def decode(data: bytes | bytearray | memoryview | str, type: Any) -> Any: ...
+def decode(data: bytes | bytearray | memoryview | str, type: Any) -> Any:
     """The value of ``type`` that ``data`` holds.
 
     Raises ``UnknownKind`` for a kind this version does not know, ``InvalidMessage`` for anything else

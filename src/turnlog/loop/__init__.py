@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from ._agent_config import AgentConfig, load_config
     from ._compact import compact_session
     from ._decide import decide, plan_retry
-    from ._decisions import record_decision
+    from ._decisions import record_decision, waiting_calls
     from ._fork import fork_session
     from ._hooks import Hooks
     from ._loop import AgentLoop
@@ -48,6 +48,7 @@ __all__ = [
     "record_decision",
     "replay",
     "replay_entries",
+    "waiting_calls",
 ]
 
 _HOMES = {
@@ -73,6 +74,7 @@ _HOMES = {
     "record_decision": "._decisions",
     "replay": "._replay",
     "replay_entries": "._replay",
+    "waiting_calls": "._decisions",
 }
 """Name → the module that has it."""
 

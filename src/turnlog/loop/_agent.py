@@ -12,6 +12,7 @@ from turnlog.context import ContextOptions
 from turnlog.contract import (
     AgentError,
     ApprovalDecided,
+    ApprovalRequested,
     Clock,
     Entry,
     IdSource,
@@ -39,7 +40,7 @@ from turnlog.widgets import MemoryNotebookWidget, Widget
 
 from . import _given as given
 from ._agent_config import AgentConfig
-from ._decisions import record_decision
+from ._decisions import record_decision, waiting_calls
 from ._hooks import Hooks
 from ._lease import LEASE_TTL
 from ._live import ApprovalHandler
@@ -153,9 +154,14 @@ class Agent:
         limits: LoopLimits | None = None,
         runtime_init_data: dict[str, Any] | None = None,
         runtime_hints: dict[str, Any] | None = None,
+        after: int = 0,
         **model_params: Any,
     ) -> AsyncGenerator[RunEvent, None]:
-        """Run, and watch. Driven by its consumer: closing it early aborts the run and keeps the session."""
+        """Run, and watch. Driven by its consumer: closing it early aborts the run and keeps the session.
+
+        Events are numbered from ``after`` + 1: hand in the number of the last one that your clients saw, and
+        a client that reconnects with its own last number gets every later one, over several streams.
+        """
         message = text if isinstance(text, Message) else user_message(text)
         given.check_params(model_params)
         given.check_value("limits", limits, LoopLimits)
@@ -175,7 +181,7 @@ class Agent:
             model_params=model_params or None,
             agent_name=self.name,
         )
-        return self.loop.run_stream(run, instructions=self.instructions)
+        return self.loop.run_stream(run, instructions=self.instructions, after=after)
 
     async def run(self, text: Input, *, session: str | None = None, **options: Any) -> RunResult:
         """``run_stream``, drained. A run that failed is a result with ``last_error``, not an exception."""
@@ -191,9 +197,12 @@ class Agent:
             "ConfigInvalid", "run_sync was called inside a running event loop; use 'await agent.run(…)' there"
         )
 
-    def resume_stream(self, session: str) -> AsyncGenerator[RunEvent, None]:
-        """Go on with the run that a crash, a pause or a wait for approval left open."""
-        return self.loop.resume_stream(session)
+    def resume_stream(self, session: str, *, after: int = 0) -> AsyncGenerator[RunEvent, None]:
+        """Go on with the run that a crash, a pause or a wait for approval left open.
+
+        Events are numbered from ``after`` + 1, as in :meth:`run_stream`. Nothing comes when no run is open.
+        """
+        return self.loop.resume_stream(session, after=after)
 
     async def resume(self, session: str) -> RunResult | None:
         """``resume_stream``, drained; None when no run is open."""
@@ -240,6 +249,10 @@ class Agent:
         raise AgentError(
             "ConfigInvalid", "this agent has no notebook; give it widgets=[MemoryNotebookWidget()]"
         )
+
+    async def waiting(self, session: str) -> list[ApprovalRequested]:
+        """The calls that wait for a decision, each with its id, name, arguments, and why it waits."""
+        return await waiting_calls(self.store, session)
 
     async def decide(
         self,

@@ -5,13 +5,21 @@ from __future__ import annotations
 from typing import Any
 
 from turnlog.approvals import check_decision
-from turnlog.contract import AgentError, ApprovalDecided, Clock, IdSource, Store
+from turnlog.contract import AgentError, ApprovalDecided, ApprovalRequested, Clock, IdSource, Store
 from turnlog.history import Session
 from turnlog.system import SystemClock, SystemIds
 
 from ._state import RunState
 
 ACTIONS = ("approve", "deny", "modify", "abort")
+
+
+async def waiting_calls(store: Store, session_id: str) -> list[ApprovalRequested]:
+    """The calls that wait for a decision, as they were asked for."""
+    state = RunState()
+    for entry in await store.load(session_id):
+        state.step(entry)
+    return [call.requested for call in state.awaiting if call.requested is not None]
 
 
 async def record_decision(

@@ -115,7 +115,7 @@ class AgentLoop:
         return await drain(self.run_stream(run))
 
     async def run_stream(
-        self, run: RunInput, *, instructions: str | None = None
+        self, run: RunInput, *, instructions: str | None = None, after: int = 0
     ) -> AsyncGenerator[RunEvent, None]:
         opened = await self._enter(run.session_id, run.run_id)
         try:
@@ -132,13 +132,13 @@ class AgentLoop:
                 )
             if instructions is not None and warm.state.system_prompt != instructions:
                 warm.step(warm.session.set_system_instruction(instructions))
-            async with aclosing(self._drive(opened, warm, run)) as events:
+            async with aclosing(self._drive(opened, warm, run, after)) as events:
                 async for event in events:
                     yield event
         finally:
             await self._release(opened)
 
-    async def resume_stream(self, session_id: str) -> AsyncGenerator[RunEvent, None]:
+    async def resume_stream(self, session_id: str, *, after: int = 0) -> AsyncGenerator[RunEvent, None]:
         # Claimed before it is opened: a session that a run here is writing must not be read into.
         opened = await self._enter(session_id, f"resume of {session_id}")
         opened.steering.closed = True
@@ -154,14 +154,14 @@ class AgentLoop:
                 return
             opened.run_id = run_id
             opened.steering.closed = False
-            async with aclosing(self._drive(opened, warm, None)) as events:
+            async with aclosing(self._drive(opened, warm, None, after)) as events:
                 async for event in events:
                     yield event
         finally:
             await self._release(opened)
 
     async def _drive(
-        self, opened: OpenRun, warm: WarmSession, run: RunInput | None
+        self, opened: OpenRun, warm: WarmSession, run: RunInput | None, after: int
     ) -> AsyncGenerator[RunEvent, None]:
         recap = None
         if self._recap is not None:
@@ -172,6 +172,7 @@ class AgentLoop:
             warm,
             LiveContext(warm.projection, warm.host, self._clock, hints, recap, self._model.window_of),
         )
+        runner.record.count_on(after)
         watchdog = self._watch(opened, warm, run)
         hooked = bool(self._hooks.on_event)
         try:

@@ -64,6 +64,10 @@ class Recorder:
         """The session whose name goes into keys and digests."""
         return self.home() if self.home is not None else self.session.session_id
 
+    def count_on(self, after: int) -> None:
+        """The next event has the number that follows ``after``."""
+        self._seq = after
+
     def tell(self, event: Any, payload: Any) -> None:
         """Queue an event; watchers hear it once everything staged before it is committed."""
         self._untold.append((event, payload))

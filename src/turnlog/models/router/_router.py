@@ -27,6 +27,7 @@ from turnlog.contract import (
 )
 
 from .._base import Model
+from .._catalog import load_model
 from .._config import ModelConfig, ModelInfo, ModelRequest
 from ._health import Health, HealthView
 from ._policies import RouteContext, RoutePolicy, in_order
@@ -64,8 +65,11 @@ class RouterConfig(ModelConfig, frozen=True, kw_only=True):
 
 
 class ProviderRouter(Model):
-    """Several models as one. The choice and its reason reach the log through ``target_for``; a failover
-    through the ``start`` delta, which names who really answers."""
+    """Several models, or names of them, as one.
+
+    The choice and its reason reach the log through ``target_for``; a failover through the ``start`` delta,
+    which names who really answers.
+    """
 
     provider_id: ClassVar[str] = "router"
     specification: ClassVar[str] = "router"
@@ -73,7 +77,7 @@ class ProviderRouter(Model):
 
     def __init__(
         self,
-        routes: Mapping[str, Model | Route] | Sequence[Model],
+        routes: Mapping[str, Model | Route | str] | Sequence[Model],
         *,
         policy: RoutePolicy | None = None,
         observer: Callable[[RouterNotice], None] | None = None,
@@ -85,13 +89,12 @@ class ProviderRouter(Model):
         named = routes if isinstance(routes, Mapping) else _named(routes)
         if not named:
             raise AgentError("ConfigInvalid", "a router needs at least one model")
-        self._routes = {name: r if isinstance(r, Route) else Route(r) for name, r in named.items()}
+        self._routes = {name: _route(given) for name, given in named.items()}
         for name, route in self._routes.items():
             if not isinstance(route.model, Model):  # pyright: ignore[reportUnnecessaryIsInstance]
                 raise AgentError(
                     "ConfigInvalid",
-                    f"route {name!r} is a {type(route.model).__name__}, not a Model; "
-                    "load_model makes one of a name",
+                    f"route {name!r} is a {type(route.model).__name__}, not a Model or the name of one",
                 )
         self._policy = policy or in_order()
         self._observer = observer
@@ -260,6 +263,12 @@ class ProviderRouter(Model):
     async def close(self) -> None:
         for route in self._routes.values():
             await route.model.close()
+
+
+def _route(given: Model | Route | str) -> Route:
+    if isinstance(given, Route):
+        return given
+    return Route(load_model(given) if isinstance(given, str) else given)
 
 
 def _named(models: Sequence[Model]) -> dict[str, Model]:
