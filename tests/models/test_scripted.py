@@ -283,11 +283,17 @@ async def test_a_script_in_a_file(tmp_path: Path) -> None:
     path.write_text('["only"]')
     assert said(await drain(load_model(f"scripted:{path}"))) == "only"
 
+    path = tmp_path / "lines.jsonl"
+    path.write_text('{"text": "first"}\n\n"second"\n')
+    model = load_model(f"scripted:{path}")
+    assert [said(await drain(model)), said(await drain(model))] == ["first", "second"]
+
 
 @pytest.mark.parametrize(
     ("name", "content", "why"),
     [
         ("a.json", '{"turns": [\n  "a",\n  oops\n]}', r"line 3 column 3"),
+        ("a.jsonl", '"a"\n{"text": }', r"line 2: "),
         ("a.toml", 'turns = [\n"a\n]', r"line 2"),
         ("a.json", '"text"', "expected a list of turns"),
         ("a.json", '{"turns": "text"}', "turns: expected a list"),

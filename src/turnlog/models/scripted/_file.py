@@ -1,4 +1,4 @@
-"""Scripts in files: ``scripted:answers.json``, ``scripted:answers.toml``.
+"""Scripts in files: ``scripted:answers.json``, ``answers.jsonl`` (a turn a line) or ``answers.toml``.
 
 The document is a list of turns, or an object ``{turns, default?, loop?, modelId?, contextWindow?}``. A
 turn is text or an object with the fields of :class:`Turn` in camelCase::
@@ -71,9 +71,26 @@ def _parse(path: str) -> object:
     except (OSError, UnicodeDecodeError) as error:
         _refuse(path, f"cannot be read: {error}", error)
     try:
-        return tomllib.loads(text) if file.suffix == ".toml" else json.loads(text)
+        match file.suffix:
+            case ".toml":
+                return tomllib.loads(text)
+            case ".jsonl":
+                return _parse_lines(path, text)
+            case _:
+                return json.loads(text)
     except (json.JSONDecodeError, tomllib.TOMLDecodeError) as error:
         _refuse(path, str(error), error)
+
+
+def _parse_lines(path: str, text: str) -> list[object]:
+    turns: list[object] = []
+    for number, line in enumerate(text.splitlines(), 1):
+        if line.strip():
+            try:
+                turns.append(json.loads(line))
+            except json.JSONDecodeError as error:
+                _refuse(path, f"line {number}: {error}", error)
+    return turns
 
 
 def _turn(path: str, where: str, item: object) -> str | Turn:
