@@ -9,6 +9,8 @@ from typing import Any
 
 import msgspec
 
+from models.bedrock_wire import call, end, frame, text
+
 ARGUMENTS = '{"city":"Zürich"}'
 TEXT = "Let me look \u2014 2\u2028lines."
 
@@ -175,8 +177,17 @@ GOOD: dict[str, list[bytes]] = {
             }
         ),
     ],
+    "bedrock-converse": [
+        frame("messageStart", {"role": "assistant"}),
+        *(frame(*event) for event in text(0, TEXT[:9], TEXT[9:])),
+        *(frame(*event) for event in call(1, "get_weather", ARGUMENTS[:8], ARGUMENTS[8:])),
+        *(frame(*event) for event in end("tool_use")),
+    ],
 }
 """Protocol → the events of its answer."""
+
+TAIL = {"openai-chat": 3, "bedrock-converse": 2}
+"""Protocol → how many of its last events may be missing from an answer that still counts; else one."""
 
 IN_BAND: dict[str, bytes] = {
     "openai-chat": _sse({"error": {"message": "Overloaded", "type": "overloaded_error", "code": None}}),
@@ -187,5 +198,6 @@ IN_BAND: dict[str, bytes] = {
         {"type": "error", "code": "server_overloaded", "message": "Overloaded", "sequence_number": 3}, "error"
     ),
     "gemini": _sse({"error": {"code": 503, "message": "The model is overloaded.", "status": "UNAVAILABLE"}}),
+    "bedrock-converse": frame("serviceUnavailableException", {"message": "Busy."}, exception=True),
 }
 """Protocol → how it says in the middle of a stream that the server is overloaded."""

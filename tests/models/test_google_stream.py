@@ -459,3 +459,53 @@ async def test_what_was_sent_can_be_seen() -> None:
     heard = await hear(done({"text": "a"}), config={"include_raw": True})
     seen = [delta.provider_raw for delta in heard.deltas if delta.provider_raw]
     assert seen[0]["events"][0]["data"]["candidates"][0]["finishReason"] == "STOP"
+
+
+@pytest.mark.spec("P-2")
+@pytest.mark.parametrize("pieces", [None, 1, 7])
+@pytest.mark.parametrize("headers", [{"content-type": "application/json"}, {}])
+async def test_the_first_byte_tells_what_the_content_type_does_not(headers: Any, pieces: Any) -> None:
+    parts = [piece({"text": "a\n\n"}), piece(call("f", {"a": 1}), finish="STOP")]
+    listed = array(*parts).body
+    for body in (sse(*parts), listed, b"\xef\xbb\xbf" + listed, b"\n" + listed):
+        heard = await hear(LoopbackAnswer(body=body, headers=headers, pieces=pieces))
+        assert (heard.error, heard.finish, heard.message.text) == (None, "tool_calls", "a\n\n")
+
+
+@pytest.mark.spec("D-4")
+async def test_a_finish_reason_that_says_nothing_ends_nothing() -> None:
+    unsaid = piece({"text": "a"}, finish="FINISH_REASON_UNSPECIFIED")
+    heard = await hear(sse(unsaid))
+    assert heard.error is not None and heard.error.error_code == "ModelServerError"
+    assert (await hear(sse(unsaid, piece({"text": "b"}, finish="STOP")))).message.text == "ab"
+
+
+@pytest.mark.spec("P-4", "P-5")
+async def test_finish_reasons_of_newer_models() -> None:
+    assert (await hear(sse(piece({"text": "a"}, finish="MODEL_ARMOR")))).finish == "content_filter"
+    heard = await hear(sse(piece(finish="MISSING_THOUGHT_SIGNATURE")))
+    assert heard.error is not None
+    assert (heard.error.error_code, heard.error.retryable) == ("ModelBadRequest", False)
+
+
+@pytest.mark.spec("D-4")
+async def test_types_that_are_none_leave_the_rest_readable() -> None:
+    odd = piece({"text": "a", "thought": "no"}, call("f", {"a": "\ud83d"}), usageMetadata="none")
+    odd["candidates"][0] |= {"citationMetadata": 7, "finishMessage": 3, "tokenCount": "x"}
+    odd["candidates"].append(None)
+    heard = await hear(sse(odd, piece({"text": "b"}, finish="STOP")))
+    assert (heard.error, heard.finish, heard.message.text) == (None, "tool_calls", "ab")
+
+
+async def test_a_long_text_in_many_pieces_of_arguments() -> None:
+    def part(text: str, **more: Any) -> dict[str, Any]:
+        arg = {"jsonPath": "$.text", "stringValue": text, "willContinue": True}
+        return piece({"functionCall": {"partialArgs": [arg], "willContinue": True, **more}})
+
+    begun = part("0000", name="write")
+    middle = [part(f"{at:04d}") for at in range(1, 500)]
+    last = piece({"functionCall": {}}, finish="STOP")
+    heard = await hear(sse(begun, *middle, last))
+    assert heard.message.tool_calls[0].payload.arguments == {
+        "text": "".join(f"{at:04d}" for at in range(500))
+    }

@@ -6,53 +6,15 @@ import contextlib
 import json
 from typing import Any
 
-import httpx2
 import msgspec
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from models.adapters_under_test import make_model
-from models.recorded import Outcome, PlayingTransport, outcome_of
-from turnlog.contract import AgentError, MessageDelta, ToolSpec, user_message
+from models.chat_wire import DONE, SSE, answer, call, chunk, deltas_of, event
+from turnlog.contract import AgentError, ToolSpec
 from turnlog.models._history import ToolNames, safe_name
 from turnlog.models.openai_chat._stream import ChatReader
-
-SSE = {"content-type": "text/event-stream"}
-DONE = b"data: [DONE]\n\n"
-
-
-def chunk(delta: Any = None, finish: str | None = None, /, **more: Any) -> bytes:
-    choice: dict[str, Any] = {"index": 0, "delta": {} if delta is None else delta, "finish_reason": finish}
-    return event({"id": "x", "model": "m", "choices": [choice], **more})
-
-
-def event(value: Any) -> bytes:
-    return b"data: " + msgspec.json.encode(value) + b"\n\n"
-
-
-def call(args: Any = None, /, *, name: str | None = None, **fields: Any) -> dict[str, Any]:
-    function: dict[str, Any] = {}
-    if name is not None:
-        function["name"] = name
-    if args is not None:
-        function["arguments"] = args
-    return {"tool_calls": [{**fields, "function": function}]}
-
-
-async def deltas_of(
-    *parts: bytes, headers: dict[str, str] | None = None, **fields: Any
-) -> list[MessageDelta]:
-    specs = fields.pop("tool_specs", ())
-    transport = PlayingTransport(200, headers or SSE, [b"".join(parts)])
-    async with httpx2.AsyncClient(transport=transport) as client:
-        model = make_model("openai-chat", fields.pop("base_url", "http://127.0.0.1:1"), client, **fields)
-        return [delta async for delta in model.stream([user_message("hi")], specs)]
-
-
-async def answer(*parts: bytes, **fields: Any) -> Outcome:
-    return outcome_of(await deltas_of(*parts, **fields))
-
 
 TWO = [("f", '{"a":1}'), ("g", '{"b":2}')]
 

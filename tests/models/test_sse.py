@@ -165,3 +165,15 @@ def test_a_json_stream_of_something_else() -> None:
         JSONStreamReader().feed(b"<html>")
     with pytest.raises(AgentError, match="larger than 10"):
         JSONStreamReader(max_event=10).feed(b'{"a": "bbbbbbbbbbbbbbbbb')
+
+
+def test_events_without_blank_lines_between_them() -> None:
+    reader = SSEReader()
+    body = b'data: {"a": 1}\ndata: {"b": [\ndata: ]}\ndata: [DONE]\n\n'
+    assert reader.feed(b'data: {"a": 1}\ndata: {"b": 2}\ndata: [DONE]\n\n') == [
+        ("", b'{"a": 1}'),
+        ("", b'{"b": 2}'),
+        ("", b"[DONE]"),
+    ]
+    assert reader.feed(body) == [("", b'{"a": 1}\n{"b": [\n]}\n[DONE]')]
+    assert reader.feed(b'event: x\ndata: {"a":\ndata: {"b": 1}}\n\n') == [("x", b'{"a":\n{"b": 1}}')]

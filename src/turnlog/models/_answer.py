@@ -118,8 +118,8 @@ class AnswerWriter:
         """
         self._refuse_cut(reason, said)
         self.begin()
-        if reason == "stop" and self.calls:
-            reason = "tool_calls"
+        if reason in ("stop", "tool_calls"):  # what is there counts, not what is said of it
+            reason = "tool_calls" if self.calls else "stop"
         self._out.append(StreamDone(finish_reason=reason, provider_data=data))
 
     def _refuse_cut(self, reason: str, said: str) -> None:

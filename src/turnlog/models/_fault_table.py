@@ -83,7 +83,7 @@ _OVERFLOW_MESSAGE = r"""
 """
 _FILTER_WORDS = """
     content_filter content_policy_violation responsibleaipolicyviolation content_filtered contentfilter
-    data_inspection_failed datainspectionfailed content_policy cyber_policy_violation moderation
+    data_inspection_failed datainspectionfailed content_policy cyber_policy_violation cyber_policy moderation
     prohibited_content image_content_policy_violation guardrail_intervened
 """
 _FILTER_MESSAGE = r"""
@@ -95,7 +95,7 @@ _FILTER_MESSAGE = r"""
 _QUOTA_WORDS = """
     insufficient_quota billing_hard_limit_reached billing_not_active billing_error insufficient_balance
     insufficient_credits exceeded_current_quota_error credits_exhausted payment_required
-    quota_exceeded_error insufficient_user_quota account_deactivated billing_limit
+    quota_exceeded_error insufficient_user_quota account_deactivated billing_limit arrearage budget_exceeded
 """
 _QUOTA_MESSAGE = r"""
     credit\ balance\ is\ too\ low | insufficient\ (balance|credits?|funds|quota)
@@ -123,8 +123,9 @@ _NOT_FOUND_WORDS = """
 """
 _NOT_FOUND_MESSAGE = r"""
     model\ .{0,80}(does\ not\ exist|not\ exist|not\ found|was\ removed|(been|was)\ de(preca|commission))
-  | not\ a\ valid\ model | invalid\ model\ ?(name|id)?: | model\ identifier\ is\ invalid | unknown\ model
-  | models/\S+\ is\ not\ found | no\ (allowed\ )?(providers|endpoints)\ (are\ )?(available|found)\ for
+  | not\ a\ valid\ model | invalid\ model\ ?(name|id)?(:|\ passed) | model\ identifier\ is\ invalid
+  | unknown\ model | models/\S+\ is\ not\ found
+  | no\ (allowed\ )?(providers|endpoints)\ (are\ )?(available|found)\ for
 """
 _OVERLOAD_WORDS = """
     overloaded_error overloaded engine_overloaded server_overloaded model_overloaded engine_overloaded_error
@@ -137,12 +138,18 @@ _SERVER_WORDS = """
     vector_store_timeout cancelled aborted unknown data_loss bad_gateway connection_error
     internalserviceexception stream_error
 """
+_SERVER_MESSAGE = r"""
+    internal | server\ (had\ an\ )?error | disconnect | upstream | unavailable | timed?\ ?out | \bEOF\b
+  | compute\ error | terminated | crashed | unloaded | engine
+  | connection\ (was\ )?(refused|reset|closed|lost)
+"""
 _LIMIT_WORDS = """
     rate_limit_exceeded rate_limit_error throttlingexception throttling_error resource_exhausted
     too_many_requests toomanyrequestsexception rate_limited rate_limit_reached_error requests tokens
     rate_limit_exceeded_error servicequotaexceededexception provisionedthroughputexceededexception
     throttling limitexceededexception rate_limit
 """
+_TIMEOUT_WORDS = "timeout deadline_exceeded modeltimeoutexception timeout_error"
 _BAD_WORDS = """
     invalid_request_error invalid_argument validationexception badrequesterror bad_request invalid_request
     unprocessable_entity validation_error failed_precondition out_of_range invalid_prompt invalid_input
@@ -151,6 +158,7 @@ _BAD_WORDS = """
 
 RULES: tuple[Rule, ...] = (
     # The words decide before the status does: the same sentence comes as 400, 413, 422, 429, 500 and 200.
+    _rule("ModelBadRequest", words="string_above_max_length", message=r"maximum\ length\ \d{1,4}\b"),  # an id
     _rule("ModelContextOverflow", words=_OVERFLOW_WORDS),
     _rule("ModelQuotaExceeded", words=_QUOTA_WORDS),
     _rule("ModelContentFiltered", words=_FILTER_WORDS),
@@ -171,6 +179,9 @@ RULES: tuple[Rule, ...] = (
     _rule("ModelAuthError", status=(401, 403, 407)),
     _rule("ModelNotFound", status=(404, 410)),
     _rule("ModelTimeout", status=(408,)),
+    _rule(
+        "ModelOverloaded", status=(429,), words="engine_overloaded_error engine_overloaded overloaded_error"
+    ),
     _rule("ModelRateLimited", status=(429,)),
     _rule("ModelOverloaded", status=(498, 503, 529)),
     _rule("ModelServerError", status=(409, 425), message=r"try\ again|retry|in\ progress|not\ ready"),
@@ -179,6 +190,7 @@ RULES: tuple[Rule, ...] = (
     _rule("ModelOverloaded", status=(500, 502, 504, 520), message=r"\b(overloaded|at\ capacity)\b"),
     _rule("ModelContextOverflow", status=(500,), message=_OVERFLOW_MESSAGE),
     _rule("ModelServerError", status=(499,)),
+    _rule("ModelTimeout", status=(500, 502, 503, 504), words=_TIMEOUT_WORDS),
     _rule("ModelServerError", status=tuple(range(500, 600))),
     _rule("ModelBadRequest", status=tuple(range(300, 500))),
     # No status at all: an error in the middle of a stream.
@@ -187,12 +199,12 @@ RULES: tuple[Rule, ...] = (
     _rule("ModelContextOverflow", message=_OVERFLOW_MESSAGE),
     _rule("ModelAuthError", words=_AUTH_WORDS),
     _rule("ModelNotFound", words=_NOT_FOUND_WORDS),
-    _rule("ModelTimeout", words="timeout deadline_exceeded modeltimeoutexception timeout_error"),
+    _rule("ModelTimeout", words=_TIMEOUT_WORDS),
     _rule("ModelServerError", words=_SERVER_WORDS),
     _rule("ModelQuotaExceeded", message=_QUOTA_MESSAGE),
     _rule("ModelContentFiltered", message=_FILTER_MESSAGE),
     _rule("ModelOverloaded", message=r"\b(overloaded|at\ capacity)\b"),
     _rule("ModelRateLimited", message=r"rate\ ?limit|too\ many\ requests|throttl"),
     _rule("ModelBadRequest", words=_BAD_WORDS),
-    _rule("ModelServerError", message=r"internal|server\ error|disconnect|upstream|unavailable|timed?\ ?out"),
+    _rule("ModelServerError", message=_SERVER_MESSAGE),
 )

@@ -124,13 +124,18 @@ def safe_name(name: str) -> str:
 class ToolNames:
     """The way back from the names a provider sees to ours. ``rename`` is the way there."""
 
-    __slots__ = ("_ours",)
+    __slots__ = ("_ours", "_wires")
 
     def __init__(self, specs: Iterable[ToolSpec], rename: Callable[[str], str] = safe_name) -> None:
-        self._ours = {wire: spec.name for spec in specs if (wire := rename(spec.name)) != spec.name}
+        self._wires = {rename(spec.name): spec.name for spec in specs}
+        self._ours = {wire: name for wire, name in self._wires.items() if wire != name}
 
     def ours(self, wire: str) -> str:
         return self._ours.get(wire, wire) if self._ours else wire
+
+    def is_begun(self, wire: str) -> bool:
+        """Whether ``wire`` is no tool's name, but the beginning of one."""
+        return wire not in self._wires and any(name.startswith(wire) for name in self._wires)
 
 
 def short_id(call_id: str, length: int, alphabet: str) -> str:

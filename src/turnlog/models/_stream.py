@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import Any, TypeVar
 
 import msgspec
@@ -58,7 +59,7 @@ _CHUNKS = (
 )
 
 
-@dataclass(slots=True)
+@dataclass
 class _Call:
     """One call as its adapter names it. ``held`` keeps chunks back until we know it is not a repeat."""
 
@@ -69,8 +70,10 @@ class _Call:
     ended: bool = False
     held: tuple[CallStart, CallEnd | None] | None = None
 
-    def same_as(self, other: _Call) -> bool:
-        return self.name == other.name and _final(self.args) == _final(other.args)
+    @cached_property
+    def final(self) -> tuple[str, object]:
+        """What a call that has ended is compared by."""
+        return self.name, _final(self.args)
 
 
 class DeltaStream:
@@ -91,6 +94,7 @@ class DeltaStream:
         "_raw",
         "_run_id",
         "_seq",
+        "_twins",
     )
 
     def __init__(self, run_id: str, clock: Clock, ids: IdSource, raw: list[JsonObject] | None = None) -> None:
@@ -100,6 +104,8 @@ class DeltaStream:
         self._seq = 0
         self._grammar = DeltaGrammar()
         self._calls: dict[str, _Call] = {}
+        self._twins: dict[str, list[_Call]] = {}
+        """The provider's id → all calls that were given it and are not held back."""
         self._in_call: _Call | None = None  # the call that the last content belonged to
         self._queue: list[MessageDelta] = []
         self._halves = Halves()
@@ -242,15 +248,14 @@ class DeltaStream:
         if not chunk.tool_name:
             raise _protocol(f"call {chunk.tool_call_id!r} has no tool name")
         provider_id = (chunk.provider_data or {}).get("id") or None
-        repeated = provider_id is not None and any(
-            other.provider_id == provider_id for other in self._calls.values()
-        )
         call = _Call(self._ids.call(), chunk.tool_name, provider_id)
         self._calls[chunk.tool_call_id] = self._in_call = call
-        if repeated:
+        if provider_id is not None and provider_id in self._twins:
             call.held = (chunk, None)
-        else:
-            self._emit_start(call, chunk)
+            return
+        if provider_id is not None:
+            self._twins[provider_id] = [call]
+        self._emit_start(call, chunk)
 
     def _emit_start(self, call: _Call, chunk: CallStart) -> None:
         self._refuse(self._grammar.check("tool_call_start", call.our_id))
@@ -271,7 +276,7 @@ class DeltaStream:
             self._emit_end(call, chunk)
         else:
             call.held = (call.held[0], chunk)
-            if all(other.ended for other in self._twins(call)):
+            if all(other.ended for other in self._twins_of(call)):
                 self._release(call)
 
     def _emit_end(self, call: _Call, chunk: CallEnd) -> None:
@@ -279,20 +284,17 @@ class DeltaStream:
         payload = CallEnd(tool_call_id=call.our_id, provider_data=chunk.provider_data)
         self._queue.append(ToolCallEndDelta(payload=payload, **self._place()))
 
-    def _twins(self, call: _Call) -> list[_Call]:
-        return [
-            other
-            for other in self._calls.values()
-            if other is not call and other.provider_id == call.provider_id and other.held is None
-        ]
+    def _twins_of(self, call: _Call) -> list[_Call]:
+        return self._twins[call.provider_id or ""]
 
     def _release(self, call: _Call) -> None:
         """Let a held call go: forgotten when it repeats another, emitted otherwise."""
         assert call.held is not None
         (start, end), call.held = call.held, None
-        if any(call.same_as(other) for other in self._twins(call)):
-            call.provider_id = None
+        twins = self._twins_of(call)
+        if any(call.final == other.final for other in twins):
             return
+        twins.append(call)
         self._emit_start(call, start)
         if call.args:
             payload = CallArgs(tool_call_id=call.our_id, args_text_delta="".join(call.args))

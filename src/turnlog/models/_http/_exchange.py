@@ -24,6 +24,7 @@ _ERROR_BODY_LIMIT = 256 * 1024
 _ERROR_BODY_SECONDS = 10.0
 _JSON_BODY_LIMIT = 64 * 1024 * 1024
 _DRAIN_SECONDS = 0.05
+_BOM = b"\xef\xbb\xbf"
 
 
 Send: TypeAlias = Callable[[], Awaitable[httpx2.Response]]
@@ -33,7 +34,7 @@ Send: TypeAlias = Callable[[], Awaitable[httpx2.Response]]
 class Exchange:
     """``async with`` it: the request is sent, a refusal is raised, the answer is there to be read.
 
-    After ``__aenter__`` the status is below 300. ``sse``, ``json_values``, ``pieces`` and ``body`` read the
+    After ``__aenter__`` the status is below 300. ``sse``, ``values``, ``pieces`` and ``body`` read the
     answer; leaving the block closes the connection at once, unless ``finished`` was called and the rest of
     the answer is already here, so that the connection can serve the next call.
     """
@@ -191,16 +192,20 @@ class Exchange:
         self._open.append(pieces)
         plain: list[bytes] | None = [] if self.kind != "sse" else None
         size = 0
+        head = b""
         async for piece in pieces:
             if plain is not None:  # the content type promises no events; the first byte tells
-                if plain or piece.lstrip()[:1] in (b"{", b"["):
+                if not plain:
+                    head, piece = _opening(head + piece)
+                    if not piece:
+                        continue
+                if plain or piece[:1] in b"{[":
                     plain.append(piece)
                     size += len(piece)
                     if size > _JSON_BODY_LIMIT:
                         raise _too_large(_JSON_BODY_LIMIT)
                     continue
-                if piece.strip():
-                    plain = None
+                plain = None
             events = feed(piece)
             if events:
                 yield events
@@ -209,20 +214,34 @@ class Exchange:
         elif events := reader.end():
             yield events
 
-    async def json_values(self, **limits: int) -> AsyncGenerator[list[bytes], None]:
-        """The JSON objects of a line-by-line or growing-array stream, as bytes, in the pieces they came.
+    async def values(self, **limits: int) -> AsyncGenerator[list[bytes], None]:
+        """The data of the events, or the JSON objects of a stream that has none: line by line, or one
+        growing array. Where the content type does not say, the first byte does.
 
-        A stream that ends inside a value, or an array that was never closed, is a cut connection.
+        A stream of objects that ends inside one, or an array that was never closed, is a cut connection.
         """
         if self.kind == "html":
             raise await self._not_a_stream()
-        reader = JSONStreamReader(**limits)
+        reader: SSEReader | JSONStreamReader | None = SSEReader(**limits) if self.kind == "sse" else None
         pieces = self.pieces()
         self._open.append(pieces)
+        head = b""
         async for piece in pieces:
-            if values := reader.feed(piece):
-                yield values
-        if reader.end() or not reader.closed:
+            if reader is None:
+                head, piece = _opening(head + piece)
+                if not piece:
+                    continue
+                reader = JSONStreamReader(**limits) if piece[:1] in b"{[" else SSEReader(**limits)
+            if isinstance(reader, SSEReader):
+                found = [data for _, data in reader.feed(piece)]
+            else:
+                found = reader.feed(piece)
+            if found:
+                yield found
+        if isinstance(reader, SSEReader):
+            if events := reader.end():
+                yield [data for _, data in events]
+        elif reader is not None and (reader.end() or not reader.closed):
             raise AgentError("ModelServerError", f"{self._provider}: the connection ended inside the answer")
 
     async def body(self, limit: int = _JSON_BODY_LIMIT) -> bytes:
@@ -272,6 +291,13 @@ class Exchange:
         return AgentError(
             "ModelTimeout", f"{self._url} {what} for {limit:g} seconds; raise {name} if it may", cause=error
         )
+
+
+def _opening(begun: bytes) -> tuple[bytes, bytes]:
+    """(what may still become a byte order mark, the answer from its first byte that is no white space)."""
+    if len(begun) < len(_BOM) and _BOM.startswith(begun):
+        return begun, b""
+    return b"", begun.removeprefix(_BOM).lstrip()
 
 
 def _too_large(limit: int) -> AgentError:

@@ -23,7 +23,8 @@ class SSEReader:
     """``feed`` bytes, get whole events; ``end`` gives what the last, unfinished one holds.
 
     A comment, an ``id`` and a ``retry`` field yield nothing, and an event without data none either. A
-    block of plain JSON between events, which is how some servers report an error, counts as data.
+    block of plain JSON between events, which is how some servers report an error, counts as data. Lines of
+    data that are each an object are events of a server that leaves out the blank lines.
     Raises ``ModelProtocolError`` when one event or the whole stream outgrows its limit.
     """
 
@@ -86,9 +87,7 @@ class SSEReader:
             elif block:
                 if len(block) > self._max_event:
                     raise _too_large("one event", self._max_event)
-                event = _parse(block)
-                if event is not None:
-                    events.append(event)
+                events += _parse(block)
         return events
 
     def _plain_lines(self, piece: bytes) -> bytes:
@@ -101,10 +100,10 @@ class SSEReader:
         return piece.replace(b"\r\n", b"\n").replace(b"\r", b"\n")
 
 
-def _parse(block: bytes) -> ServerEvent | None:
+def _parse(block: bytes) -> list[ServerEvent]:
     bare = block.strip()
     if bare[:1] in (b"{", b"["):  # no field of SSE begins so: a server that fell back to plain JSON
-        return "", bare
+        return [("", bare)]
     name = b""
     data: list[bytes] = []
     for line in block.split(b"\n"):
@@ -116,8 +115,18 @@ def _parse(block: bytes) -> ServerEvent | None:
         elif field == b"event":
             name = value
     if not data:
-        return None
-    return name.decode("utf-8", "replace"), data[0] if len(data) == 1 else b"\n".join(data)
+        return []
+    called = name.decode("utf-8", "replace")
+    if len(data) == 1:
+        return [(called, data[0])]
+    if all(map(_stands_alone, data)):
+        return [("", line) for line in data]
+    return [(called, b"\n".join(data))]
+
+
+def _stands_alone(line: bytes) -> bool:
+    """Several such lines cannot be one value: no JSON goes on after its object is closed."""
+    return (line[:1] == b"{" and line.rstrip()[-1:] == b"}") or line.strip() == b"[DONE]"
 
 
 def _too_large(what: str, limit: int) -> AgentError:

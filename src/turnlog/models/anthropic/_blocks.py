@@ -23,15 +23,20 @@ _COUNTS = ("input_tokens", "output_tokens", "cache_read_input_tokens", "cache_cr
 class Block:
     """One content block, from its start to its stop."""
 
-    __slots__ = ("args", "call", "citations", "kind", "raw", "signature")
+    __slots__ = ("_grown", "args", "call", "citations", "kind", "raw", "signature")
 
     def __init__(self, kind: BlockKind, raw: JsonObject) -> None:
         self.kind: BlockKind = kind
         self.raw = raw
         self.args: list[str] = []
         self.call: OpenCall | None = None
-        self.signature = as_text(raw.get("signature")) if kind == "thinking" else ""
-        self.citations: list[Any] = list(raw.get("citations") or ()) if kind == "text" else []
+        self.signature: list[str] = []
+        self.citations: list[Any] = []
+        self._grown: dict[str, list[str]] = {}
+        if kind == "thinking":
+            self.signature.append(as_text(raw.get("signature")))
+        elif kind == "text":
+            self.citations += raw.get("citations") or ()
 
     def grow(self, delta: JsonObject) -> None:
         """Add a delta of a kind we do not know: text is appended, anything else replaced."""
@@ -40,11 +45,15 @@ class Block:
             if key == "type" or value is None:
                 continue
             if isinstance(value, str):
-                raw[key] = as_text(raw.get(key)) + value
+                self._grown.setdefault(key, [as_text(raw.get(key))]).append(value)
             elif key == "citation":
                 raw["citations"] = [*(raw.get("citations") or ()), value]
             else:
                 raw[key] = value
+
+    def whole(self) -> JsonObject:
+        """The block with all that came after its start."""
+        return {**self.raw, **{key: "".join(pieces) for key, pieces in self._grown.items()}}
 
 
 def call_data(raw: JsonObject) -> JsonObject:

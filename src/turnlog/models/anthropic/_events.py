@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import json
-from typing import Any, TypeVar
+from typing import Any, TypeVar, cast
 
 import msgspec
 
 from turnlog.contract import AgentError, JsonObject
+
+from .._loose import fit
 
 
 class BlockDelta(msgspec.Struct):
@@ -79,29 +81,30 @@ def read_message(data: bytes) -> Answer:
 
 def read_raw_delta(data: bytes) -> JsonObject:
     """The delta of an event with all its fields."""
-    return _decode_raw_delta(data).delta or {}
+    try:
+        return _decode_raw_delta(data).delta or {}
+    except _UNREADABLE:
+        return json.loads(data)["delta"]  # it was read before, by the standard library
+
+
+def says_something(data: bytes) -> bool:
+    """Whether an object of no type tells of a failure."""
+    found = cast("JsonObject", json.loads(data))
+    return any(found.get(key) for key in ("error", "message", "detail", "msg"))
 
 
 def _read_oddly(data: bytes, kind: type[T], error: Exception) -> T:
-    """Half a surrogate pair, which only the standard library reads, or an error in a form of its own."""
+    """Half a surrogate pair, which only the standard library reads, or a type that is another one."""
     try:
         found: Any = json.loads(data)
-        if isinstance(found, dict) and found.get("type") == "error":  # pyright: ignore[reportUnknownMemberType]
-            return kind(type="error")
-        return msgspec.convert(found, kind, strict=False)
-    except (ValueError, RecursionError, msgspec.MsgspecError):
-        start = data[:120].decode("utf-8", "replace")
-        raise AgentError(
-            "ModelProtocolError",
-            f"an event of the stream cannot be read ({error}): {start!r}; the answer was cut, "
-            "or base_url does not lead to a server of the Messages API",
-            cause=error,
-        ) from error
-
-
-def raw_event(name: str, data: bytes) -> JsonObject:
-    """An event as it came, for debugging."""
-    try:
-        return {"event": name, "data": msgspec.json.decode(data)}
-    except _UNREADABLE:
-        return {"event": name, "data": data.decode("utf-8", "replace")}
+    except (ValueError, RecursionError):
+        found = None
+    if isinstance(found, dict):
+        return fit(cast("JsonObject", found), kind)
+    start = data[:120].decode("utf-8", "replace")
+    raise AgentError(
+        "ModelProtocolError",
+        f"an event of the stream cannot be read ({error}): {start!r}; the answer was cut, "
+        "or base_url does not lead to a server of the Messages API",
+        cause=error,
+    ) from error

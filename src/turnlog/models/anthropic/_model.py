@@ -12,9 +12,8 @@ from .._base import Chunk
 from .._config import ModelConfig, ModelInfo, ModelRequest
 from .._fold_cache import FoldCache
 from .._history import ToolNames
-from .._http import HttpModel
+from .._http import HttpModel, raw_event
 from ._config import AnthropicConfig
-from ._events import raw_event
 from ._limits import limits_of
 from ._request import build_body
 from ._stream import MessagesReader
@@ -63,10 +62,6 @@ class AnthropicModel(HttpModel):
                 provider=self.provider_id,
                 request_id=exchange.request_id,
             )
-            if exchange.kind == "json":
-                for chunk in reader.whole(await exchange.body()):
-                    yield chunk
-                return
             async for events in exchange.sse():
                 for name, data in events:
                     if request.raw is not None:

@@ -18,8 +18,8 @@ from turnlog.contract import (
 from .._answer import AnswerWriter
 from .._faults import map_stream_fault
 from .._history import ToolNames
-from ._blocks import KINDS, ORIGIN, Block, as_object, as_text, call_data, usage_of
-from ._events import Answer, BlockDelta, StreamEvent, read_event, read_message, read_raw_delta
+from ._blocks import KINDS, ORIGIN, Block, BlockKind, as_object, as_text, call_data, usage_of
+from ._events import Answer, BlockDelta, StreamEvent, read_event, read_message, read_raw_delta, says_something
 
 _FINISH = {
     "end_turn": "stop",
@@ -32,11 +32,20 @@ _FINISH = {
 }
 """``stop_reason`` → our finish reason; what a newer API adds is ``other``."""
 
+_TAKES: dict[BlockKind, tuple[str, ...]] = {
+    "text": ("text_delta", "citations_delta"),
+    "thinking": ("thinking_delta", "signature_delta"),
+    "call": ("input_json_delta",),
+    "verbatim": ("input_json_delta",),
+}
+"""What belongs into a block of each kind."""
+
 
 class MessagesReader:
     """Follows one answer, event by event; ``ended`` once the provider said that it is complete."""
 
     __slots__ = (
+        "_aliases",
         "_blocks",
         "_container",
         "_counts",
@@ -48,6 +57,7 @@ class MessagesReader:
         "_seen",
         "_started",
         "_stop",
+        "_unread",
         "_writer",
         "ended",
     )
@@ -66,12 +76,15 @@ class MessagesReader:
         self._request_id = request_id
         self._writer = AnswerWriter(model, ORIGIN)
         self._blocks: dict[int, Block] = {}
+        self._aliases: dict[int, int] = {}
+        """A number that only deltas use → the block they belong to."""
         self._started = False
         self._seen = False
         self._counts: JsonObject = {}
         self._stop: BlockDelta | None = None
         self._container: JsonObject = {}
         self._programmed: Block | None = None
+        self._unread: AgentError | None = None
         self.ended = False
 
     def feed(self, name: str, data: bytes) -> Sequence[Chunk]:
@@ -86,15 +99,17 @@ class MessagesReader:
             case "content_block_start":
                 self._begin(event.index, event.content_block or {})
             case "content_block_stop":
-                self._end(self._blocks.pop(event.index, None))
+                self._end(self._blocks.pop(self._aliases.get(event.index, event.index), None))
             case "message_delta":
                 self._on_message_delta(event)
             case "message_stop":
                 self._finish()
             case "error":
                 raise self._fault(data)
+            case "message":
+                return self.whole(data)
             case _:  # pings, and kinds that a later version adds
-                if event.error is not None:
+                if event.error is not None or (not kind and says_something(data)):
                     raise self._fault(data)
         return self._writer.take()
 
@@ -154,6 +169,8 @@ class MessagesReader:
         stop = self._stop
         if stop is None or not stop.stop_reason:
             raise _protocol("message_stop without a stop_reason: whether the answer is whole is unknown")
+        if self._unread is not None and _FINISH.get(stop.stop_reason) not in ("length", "refusal"):
+            raise self._unread
         if stop.stop_reason == "model_context_window_exceeded":
             raise AgentError(
                 "ModelContextOverflow",
@@ -185,6 +202,7 @@ class MessagesReader:
                 raise _protocol(f"block {index} starts again while its call is still open")
             self._end(previous)
         self._seen = True
+        self._aliases.pop(index, None)
         writer = self._writer
         block = Block(KINDS.get(str(raw.get("type")), "verbatim"), raw)
         self._blocks[index] = block
@@ -204,9 +222,8 @@ class MessagesReader:
                 writer.begin()
 
     def _on_delta(self, event: StreamEvent, data: bytes) -> Sequence[Chunk]:
-        block, delta = self._blocks.get(event.index), event.delta
-        if block is None or delta is None:
-            raise _protocol(f"a content_block_delta for block {event.index}, which is not open")
+        delta = event.delta or BlockDelta()
+        block = self._blocks.get(event.index) or self._misnumbered(event.index, delta)
         match block.kind, delta.type:
             case "text", "text_delta":
                 if delta.text:  # nearly every event: no detour
@@ -216,11 +233,16 @@ class MessagesReader:
                 assert block.call is not None
                 self._writer.add_args(block.call, delta.partial_json or "")
                 return self._writer.take()
-            case "thinking", "thinking_delta":
+            case "text" | "thinking", "thinking_delta":
                 self._writer.say("thinking", delta.thinking or "")
                 return self._writer.take()
+            case "thinking" | "call", "text_delta":  # a server that forgot to begin a block of its own
+                self._writer.say("text", delta.text or "")
+                return self._writer.take()
+            case "text" | "thinking", "input_json_delta":
+                raise _protocol(f"arguments in block {event.index}, which is no call")
             case "thinking", "signature_delta":
-                block.signature += delta.signature or ""
+                block.signature.append(delta.signature or "")
             case "text", "citations_delta":
                 block.citations.append(delta.citation)
             case "verbatim", "input_json_delta":
@@ -231,6 +253,18 @@ class MessagesReader:
                 pass
         return ()
 
+    def _misnumbered(self, index: int, delta: BlockDelta) -> Block:
+        """The only block that is open and takes ``delta``: Anthropic itself misnumbers deltas at times."""
+        at = self._aliases.get(index)
+        if at not in self._blocks and len(self._blocks) == 1:
+            (at,) = self._blocks
+        block = self._blocks.get(at) if at is not None else None
+        if block is None or delta.type not in _TAKES[block.kind]:
+            raise _protocol(f"a content_block_delta for block {index}, which is not open")
+        assert at is not None
+        self._aliases[index] = at
+        return block
+
     def _end(self, block: Block | None) -> None:
         if block is None:
             return
@@ -240,8 +274,8 @@ class MessagesReader:
                 if block.citations:
                     writer.say("text", "", {"origin": ORIGIN, "citations": block.citations})
             case "thinking":
-                if block.signature:
-                    writer.say("thinking", "", {"origin": ORIGIN, "signature": block.signature})
+                if signature := "".join(block.signature):
+                    writer.say("thinking", "", {"origin": ORIGIN, "signature": signature})
             case "call":
                 assert block.call is not None
                 given = as_object(block.raw.get("input"))
@@ -252,13 +286,15 @@ class MessagesReader:
                 self._pass_on(block)
 
     def _pass_on(self, block: Block) -> None:
-        kind = block.raw.get("type")
+        raw = block.whole()
+        kind = raw.get("type")
         if text := "".join(block.args):
             parsed = parse_arguments(text)
-            if parsed.arguments is None:
-                raise _protocol(f"the input of a {kind} block does not parse: {parsed.error}")
-            block.raw["input"] = parsed.arguments
-        self._writer.pass_on("thinking" if kind == "redacted_thinking" else "text", block.raw)
+            if parsed.arguments is None:  # cut by the limit, where the end says so
+                self._unread = _protocol(f"the input of a {kind} block does not parse: {parsed.error}")
+                return
+            raw["input"] = parsed.arguments
+        self._writer.pass_on("thinking" if kind == "redacted_thinking" else "text", raw)
 
     def _fault(self, data: bytes) -> AgentError:
         return map_stream_fault(json.loads(data), self._provider)

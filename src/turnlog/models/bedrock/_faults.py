@@ -54,6 +54,7 @@ def _refusal(error: BaseException, *, in_stream: bool) -> AgentError:
     response = cast("dict[str, Any]", getattr(error, "response", None) or {})
     said: dict[str, Any] = response.get("Error") or {}
     found = {"code": said.get("Code"), "message": said.get("Message") or said.get("message")}
+    found = {name: value for name, value in found.items() if value}
     meta: dict[str, Any] = response.get("ResponseMetadata") or {}
     status = meta.get("HTTPStatusCode")
     # In a running stream botocore makes up a status: the word decides.

@@ -35,8 +35,8 @@ class _Block:
         self.raw = raw
         self.args: list[str] = []
         self.call: OpenCall | None = None
-        self.signature = ""
-        self.redacted = b""
+        self.signature: list[str] = []
+        self.redacted: list[bytes] = []
         self.citations: list[JsonObject] = []
 
 
@@ -166,8 +166,8 @@ class ConverseReader:
                 case "thinking", "reasoningContent":
                     thought = _object(payload)
                     self._writer.say("thinking", thought.get("text") or "")
-                    block.signature += thought.get("signature") or ""
-                    block.redacted += _bytes(thought.get("redactedContent"))
+                    block.signature.append(thought.get("signature") or "")
+                    block.redacted.append(_bytes(thought.get("redactedContent")))
                 case "call", "toolUse":
                     assert block.call is not None
                     self._writer.add_args(block.call, _object(payload).get("input") or "")
@@ -187,11 +187,11 @@ class ConverseReader:
                 if block.citations:
                     self._writer.say("text", "", {**self._data, "citations": block.citations})
             case "thinking":
-                if block.signature:
-                    self._writer.say("thinking", "", {**self._data, "signature": block.signature})
-                if block.redacted:
+                if signature := "".join(block.signature):
+                    self._writer.say("thinking", "", {**self._data, "signature": signature})
+                if redacted := b"".join(block.redacted):
                     self._writer.begin("thinking")
-                    hidden = base64.b64encode(block.redacted).decode()
+                    hidden = base64.b64encode(redacted).decode()
                     self._writer.say("thinking", "", {**self._data, "redacted": hidden})
             case "call":
                 assert block.call is not None

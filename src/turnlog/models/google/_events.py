@@ -10,6 +10,8 @@ import msgspec
 
 from turnlog.contract import AgentError, JsonObject
 
+from .._loose import fit
+
 ORIGIN = "google"
 """The family that reads back what this adapter puts into ``providerData``."""
 
@@ -109,7 +111,10 @@ def args_text(args: msgspec.Raw) -> str:
     try:
         return msgspec.json.format(raw, indent=-1).decode()
     except _UNREADABLE as error:
-        raise _unreadable(raw, error) from error
+        try:
+            return raw.decode()  # half a surrogate pair: whether it can be used is not decided here
+        except UnicodeDecodeError:
+            raise _unreadable(raw, error) from error
 
 
 def _read(data: bytes) -> Piece:
@@ -120,35 +125,14 @@ def _read(data: bytes) -> Piece:
 
 
 def _read_oddly(data: bytes, error: Exception) -> Piece:
-    """Half a surrogate pair, which only the standard library reads, or an error in a form of its own."""
+    """Half a surrogate pair, which only the standard library reads, or a type that is another one."""
     try:
         found: Any = json.loads(data)
-        if isinstance(found, dict) and "error" in found:
-            return Piece(error=cast("JsonObject", found)["error"])
-        calls = _take_args(found)
-        piece = msgspec.convert(found, Piece, strict=False)
-    except (ValueError, RecursionError, TypeError, AttributeError, msgspec.MsgspecError):
+    except (ValueError, RecursionError):
         raise _unreadable(data, error) from error
-    for (candidate, part), args in calls.items():
-        content = (piece.candidates or [])[candidate].content
-        call = ((content.parts if content else None) or [])[part].function_call
-        if call is not None:
-            call.args = msgspec.Raw(json.dumps(args).encode())
-    return piece
-
-
-def _take_args(found: Any) -> dict[tuple[int, int], Any]:
-    """Take the arguments of all calls out of ``found``: they are kept as text."""
-    taken: dict[tuple[int, int], Any] = {}
-    candidates: list[Any] = found.get("candidates") or []
-    for at, candidate in enumerate(candidates):
-        content: JsonObject = candidate.get("content") or {}
-        parts: list[Any] = content.get("parts") or []
-        for place, part in enumerate(parts):
-            call: Any = part.get("functionCall")
-            if call and "args" in call:
-                taken[at, place] = call.pop("args")
-    return taken
+    if not isinstance(found, dict):
+        raise _unreadable(data, error) from error
+    return fit(cast("JsonObject", found), Piece)
 
 
 def _unreadable(data: bytes, error: Exception) -> AgentError:

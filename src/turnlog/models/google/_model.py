@@ -22,7 +22,6 @@ VERTEX = "vertex"
 MOST_CONTINUATIONS = 100
 _RESOURCES = ("models/", "tunedModels/", "publishers/", "endpoints/")
 _API_KEYS = ("AIza", "AQ.")
-_PLAIN = ("json", "ndjson")
 
 
 class GoogleModel(HttpModel):
@@ -78,11 +77,9 @@ class GoogleModel(HttpModel):
             async with self._send(address, continued, headers, config) as exchange:
                 if not number:
                     yield StreamStart(model_id=config.model_id, request_id=exchange.request_id)
-                source = exchange.json_values() if exchange.kind in _PLAIN else exchange.sse()
                 try:
-                    async for values in source:
-                        for value in values:
-                            data = value if isinstance(value, bytes) else value[1]
+                    async for values in exchange.values():
+                        for data in values:
                             if request.raw is not None:
                                 request.raw.append(raw_event("", data))
                             for chunk in reader.feed(data):

@@ -20,31 +20,41 @@ _LONGEST_LIST = 100_000
 class PartialArguments:
     """``add`` pieces; ``text`` is the object they make. Pieces of one text are joined."""
 
-    __slots__ = ("_going_on", "_root")
+    __slots__ = ("_growing", "_path", "_root")
 
     def __init__(self) -> None:
         self._root: Any = {}
-        self._going_on: str | None = None
+        self._path: str | None = None
         """The place whose text is not complete yet."""
+        self._growing: list[str] = []
 
     def add(self, pieces: Sequence[PartialArg]) -> None:
         for piece in pieces:
-            steps = _steps(piece.json_path)
             value = _value(piece)
-            if isinstance(value, str) and self._going_on == piece.json_path:
-                value = self._get(steps) + value
-            self._root = _put(self._root, steps, value)
-            self._going_on = piece.json_path if piece.will_continue else None
+            goes_on = isinstance(value, str) and self._path == piece.json_path
+            if not goes_on:
+                self._settle()
+            if isinstance(value, str):
+                self._path = piece.json_path
+                self._growing.append(value)
+            else:
+                self._root = _put(self._root, _steps(piece.json_path), value)
+                self._path = piece.json_path
+            if not piece.will_continue:
+                self._settle()
+
+    def _settle(self) -> None:
+        """The text that was growing is complete."""
+        if self._growing:
+            assert self._path is not None
+            self._root = _put(self._root, _steps(self._path), "".join(self._growing))
+            self._growing.clear()
+        self._path = None
 
     @property
     def text(self) -> str:
+        self._settle()
         return encode(self._root).decode()
-
-    def _get(self, steps: list[str | int]) -> str:
-        found: Any = self._root
-        for step in steps:
-            found = found[step]
-        return found if isinstance(found, str) else ""
 
 
 def _steps(path: str) -> list[str | int]:

@@ -24,6 +24,7 @@ _FINISH: dict[str, str] = {
     "IMAGE_SAFETY": "content_filter",
     "IMAGE_PROHIBITED_CONTENT": "content_filter",
     "IMAGE_RECITATION": "content_filter",
+    "MODEL_ARMOR": "content_filter",
     "UNEXPECTED_TOOL_CALL": "stop",
     "CONTINUATION": "length",
 }
@@ -32,6 +33,7 @@ _FINISH: dict[str, str] = {
 _BROKEN = frozenset({"MALFORMED_FUNCTION_CALL", "MALFORMED_RESPONSE", "TOO_MANY_TOOL_CALLS"})
 """Finish reasons that mean the model's own output was unusable: the next try may be fine."""
 
+_UNSAID = "FINISH_REASON_UNSPECIFIED"
 _CONTINUED = "CONTINUATION"
 _ABOUT = {
     "grounding_metadata": "grounding",
@@ -103,6 +105,8 @@ class GeminiReader:
         said = f" ({scrub(self._message)[:300]})" if self._message else ""
         if reason in _BROKEN or (reason == "UNEXPECTED_TOOL_CALL" and not writer.calls):
             raise AgentError("ModelProtocolError", f"{self._model} gave up on its answer: {reason}{said}")
+        if reason == "MISSING_THOUGHT_SIGNATURE":
+            raise AgentError("ModelBadRequest", f"{self._model} misses the signature of a call{said}")
         if self._call is not None:
             raise AgentError(
                 "ModelProtocolError",
@@ -159,7 +163,7 @@ class GeminiReader:
         for name, ours in _ABOUT.items():
             if found := getattr(candidate, name):
                 self._about[ours] = found
-        if candidate.finish_reason:
+        if candidate.finish_reason and candidate.finish_reason != _UNSAID:
             self._finish, self._message = candidate.finish_reason, candidate.finish_message
             self.continuation = candidate.continuation_token if self._finish == _CONTINUED else None
 

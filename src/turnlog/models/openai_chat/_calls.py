@@ -14,7 +14,7 @@ from ._chunks import CallDelta
 
 @dataclass(slots=True)
 class _OpenCall:
-    key: str
+    number: int
     index: int | None
     id: str
     name: str = ""
@@ -23,18 +23,28 @@ class _OpenCall:
     told: dict[str, Any] | None = None
     started: bool = False
 
+    @property
+    def key(self) -> str:
+        return f"c{self.number}"
+
 
 class CallTable:
     """Servers leave out indexes or use one for all calls, leave out ids, repeat names and ids in every
-    fragment, send a call whole or twice. A fragment goes on with the call it names, unless it says that
-    it is another one: a new id, a new name, or new arguments after complete ones."""
+    fragment, cut names in pieces, send a call whole or twice. A fragment goes on with the call it names,
+    unless it says that it is another one: a new id, a new name, or new arguments after complete ones."""
 
-    __slots__ = ("_calls", "_names", "_origin")
+    __slots__ = ("_at", "_calls", "_ids", "_nameless", "_names", "_origin")
 
     def __init__(self, names: ToolNames, origin: dict[str, str]) -> None:
         self._names = names
         self._origin = origin
         self._calls: list[_OpenCall] = []
+        self._at: dict[int, _OpenCall] = {}
+        """Index → the last call that has it."""
+        self._ids: dict[tuple[int | None, str], _OpenCall] = {}
+        """(index, id) → the first call that has them; without an index, the last one with that id."""
+        self._nameless: _OpenCall | None = None
+        """The last call without an id."""
 
     def __bool__(self) -> bool:
         return bool(self._calls)
@@ -44,25 +54,39 @@ class CallTable:
         name = (function.name if function else None) or ""
         raw = function.arguments if function else None
         args = raw if isinstance(raw, str) else "" if raw is None else encode(raw).decode()
-        call = self._find(fragment, name, args)
-        if call is None:
-            call = _OpenCall(f"c{len(self._calls)}", fragment.index, fragment.id or "")
-            self._calls.append(call)
+        if fragment.id == "null":  # Mistral's word for no id
+            fragment.id = None
+        call = self._find(fragment, name, args) or self._open(fragment)
         if fragment.id and not call.id:
-            call.id = fragment.id
-        if name and not call.name:
-            call.name = name
+            self._name(call, fragment.id)
+        if name and name != call.name and not call.started:
+            call.name += name
         if fragment.extra_content:
             call.extra = fragment.extra_content
-        if call.started:
-            if not args:
-                return []
-            call.args.append(args)
-            return [CallArgs(tool_call_id=call.key, args_text_delta=args)]
         if args:
             call.args.append(args)
-        if not call.name:
+        if call.started:
+            return [CallArgs(tool_call_id=call.key, args_text_delta=args)] if args else []
+        if not call.name or (not call.args and self._names.is_begun(call.name)):
             return []  # its arguments wait for the name
+        return self._start(call)
+
+    def _open(self, fragment: CallDelta) -> _OpenCall:
+        call = _OpenCall(len(self._calls), fragment.index, "")
+        self._calls.append(call)
+        if fragment.index is not None:
+            self._at[fragment.index] = call
+        self._nameless = call
+        return call
+
+    def _name(self, call: _OpenCall, given: str) -> None:
+        call.id = given
+        self._ids.setdefault((call.index, given), call)
+        self._ids[None, given] = call
+        if self._nameless is call:
+            self._nameless = None
+
+    def _start(self, call: _OpenCall) -> list[Chunk]:
         call.started = True
         call.told = self._data(call)
         name = self._names.ours(call.name)
@@ -73,37 +97,41 @@ class CallTable:
 
     def end(self) -> list[Chunk]:
         """All calls are complete."""
+        chunks: list[Chunk] = []
         for call in self._calls:
-            if not call.started:
+            if not call.name:
                 raise AgentError(
                     "ModelProtocolError", f"a tool call ({call.id or 'without id'}) has no tool name"
                 )
-        ends: list[Chunk] = []
+            if not call.started:
+                chunks += self._start(call)
         for call in self._calls:
             data = self._data(call)  # told again when more came after the start
-            ends.append(CallEnd(tool_call_id=call.key, provider_data=None if data == call.told else data))
-        return ends
+            chunks.append(CallEnd(tool_call_id=call.key, provider_data=None if data == call.told else data))
+        return chunks
 
     def all_parse(self) -> bool:
-        return all(_is_whole("".join(call.args)) for call in self._calls)
+        return all(_is_whole(call.args) for call in self._calls)
 
     def _find(self, fragment: CallDelta, name: str, args: str) -> _OpenCall | None:
         """The call that ``fragment`` goes on with; None when it begins one."""
-        candidates = self._calls
         if fragment.index is not None:
-            candidates = [call for call in candidates if call.index == fragment.index]
+            call = self._at.get(fragment.index)
         elif fragment.id:
-            candidates = [call for call in candidates if call.id in ("", fragment.id)]
-        if not candidates:
+            known = (self._ids.get((None, fragment.id)), self._nameless)
+            call = max(filter(None, known), key=lambda one: one.number, default=None)
+        else:
+            call = self._calls[-1] if self._calls else None
+        if call is None:
             return None
-        call = candidates[-1]
         if fragment.id and call.id and fragment.id != call.id:
             # An index that serves several calls: this one may have been open before.
-            return next((other for other in candidates if other.id == fragment.id), None)
+            return self._ids.get((fragment.index, fragment.id))
         if name and call.name and name != call.name:
-            return None
+            grows = not call.started and not call.args and self._names.is_begun(call.name)
+            return call if grows else None
         begins = name or fragment.id
-        if begins and call.args and args.lstrip()[:1] == "{" and _is_whole("".join(call.args)):
+        if begins and args.lstrip()[:1] == "{" and _is_whole(call.args):
             return None
         if begins and fragment.index is None and not fragment.id and not args and call.args:
             return None
@@ -120,8 +148,10 @@ class CallTable:
         return data
 
 
-def _is_whole(text: str) -> bool:
+def _is_whole(args: list[str]) -> bool:
+    if not args or not args[-1].rstrip().endswith("}"):
+        return False
     try:
-        return isinstance(json.loads(text), dict)
+        return isinstance(json.loads("".join(args)), dict)
     except (ValueError, RecursionError):
         return False

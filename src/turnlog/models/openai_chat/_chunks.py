@@ -13,6 +13,8 @@ import msgspec
 
 from turnlog.contract import AgentError
 
+from .._loose import fit
+
 
 class FunctionDelta(msgspec.Struct, gc=False):
     name: str | None = None
@@ -31,6 +33,7 @@ class Delta(msgspec.Struct):
     tool_calls: list[CallDelta] | None = None
     reasoning_content: str | None = None
     reasoning: str | None = None
+    reasoning_text: str | None = None
     reasoning_details: list[dict[str, Any]] | None = None
     refusal: str | None = None
     function_call: FunctionDelta | None = None
@@ -62,9 +65,11 @@ class Completion(msgspec.Struct):
     x_groq: GroqExtra | None = None
     object: str | None = None
     message: Any = None
+    msg: Any = None
     detail: Any = None
     type: Any = None
     code: Any = None
+    base_resp: dict[str, Any] | None = None
 
 
 _decode = msgspec.json.Decoder(Completion, strict=False).decode
@@ -95,45 +100,4 @@ def _decode_loosely(data: bytes) -> Completion:
         raise not_json(data, error) from error
     if not isinstance(found, dict):
         return Completion(error=found)
-    return _fit(cast("dict[str, Any]", found), Completion)
-
-
-_ONE: dict[tuple[type, str], type] = {
-    (Completion, "x_groq"): GroqExtra,
-    (Choice, "delta"): Delta,
-    (Choice, "message"): Delta,
-    (Delta, "function_call"): FunctionDelta,
-    (CallDelta, "function"): FunctionDelta,
-}
-_MANY: dict[tuple[type, str], type] = {
-    (Completion, "choices"): Choice,
-    (Delta, "tool_calls"): CallDelta,
-}
-"""(struct, field) → the struct that it holds, or holds a list of."""
-
-
-def _fit(found: dict[str, Any], kind: type) -> Any:
-    """``kind`` with those fields of ``found`` whose type fits; the others are left empty."""
-    taken: dict[str, Any] = {}
-    fields = {field.name: field.type for field in msgspec.structs.fields(kind)}
-    for name, value in found.items():
-        if name not in fields or value is None:
-            continue
-        if one := _ONE.get((kind, name)):
-            if isinstance(value, dict):
-                taken[name] = _fit(cast("dict[str, Any]", value), one)
-        elif many := _MANY.get((kind, name)):
-            if isinstance(value, list):
-                items = cast("list[dict[str, Any]]", value)
-                taken[name] = [_fit(item, many) for item in items if type(item) is dict]
-        else:
-            _take(taken, name, value, fields[name])
-    return kind(**taken)
-
-
-def _take(taken: dict[str, Any], name: str, value: Any, type_: Any) -> None:
-    try:
-        taken[name] = msgspec.convert(value, type_, strict=False)
-    except msgspec.ValidationError:
-        if type_ == (str | None) and isinstance(value, int | float):
-            taken[name] = str(value)  # an id as a number
+    return fit(cast("dict[str, Any]", found), Completion)

@@ -100,7 +100,7 @@ class OpenAIChatModel(HttpModel):
                 for name, data in events:
                     if request.raw is not None:
                         request.raw.append(raw_event(name, data))
-                    for chunk in reader.push(data):
+                    for chunk in reader.push(data, name):
                         yield chunk
                     if reader.done:  # what a server says after the end does not count
                         break

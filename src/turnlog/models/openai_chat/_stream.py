@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from typing import Any, cast
 
 from turnlog.contract import AgentError, Chunk, StreamDone, TextChunk, ThinkingChunk, TokenUsage
@@ -17,6 +18,7 @@ from ._usage import read_usage
 FINISH: dict[str, str] = {
     "stop": "stop",
     "eos": "stop",
+    "eos_token": "stop",
     "end_turn": "stop",
     "complete": "stop",
     "tool_calls": "tool_calls",
@@ -25,6 +27,7 @@ FINISH: dict[str, str] = {
     "function_call": "tool_calls",
     "length": "length",
     "max_tokens": "length",
+    "max_output_tokens": "length",
     "model_length": "length",
     "model_context_window_exceeded": "length",
     "stop_sequence": "stop_sequence",
@@ -32,17 +35,37 @@ FINISH: dict[str, str] = {
     "safety": "content_filter",
     "sensitive": "content_filter",
     "content_filtered": "content_filter",
+    "recitation": "content_filter",
+    "prohibited_content": "content_filter",
+    "blocklist": "content_filter",
+    "spii": "content_filter",
     "refusal": "refusal",
 }
-"""What servers say, in lower case → what ``done`` says. Anything else is ``other``."""
+"""What servers say, in lower case and up to a colon → what ``done`` says. Anything else is ``other``."""
 
 BROKEN: dict[str, str] = {
     "error": "ModelServerError",
     "abort": "ModelServerError",
+    "aborted": "ModelServerError",
+    "cancelled": "ModelServerError",
     "network_error": "ModelServerError",
+    "server_error": "ModelServerError",
+    "timeout": "ModelTimeout",
     "insufficient_system_resource": "ModelOverloaded",
+    "function_call_filter": "ModelProtocolError",
+    "malformed_function_call": "ModelProtocolError",
 }
 """Finish reasons that mean there is no answer."""
+
+_UNSAID = frozenset({"null", "none"})
+"""What some servers write where there is no finish reason."""
+
+_CUT = frozenset({"length", "content_filter", "refusal"})
+
+_BASE_STATUS = {1001: 408, 1002: 429, 1004: 401, 1008: 402, 1039: 413, 2013: 400, 2049: 401, 2056: 402}
+"""MiniMax answers 200 and counts its failures by itself: its code → the HTTP status that says the same."""
+
+_COUNTS = ("prompt_tokens", "completion_tokens", "input_tokens", "output_tokens")
 
 
 class ChatReader:
@@ -57,6 +80,7 @@ class ChatReader:
         "_provider",
         "_reason",
         "_refused",
+        "_streamed",
         "_thinking_field",
         "_thinks",
         "_usage",
@@ -81,13 +105,17 @@ class ChatReader:
         self._thinking_field: str | None = None if keep_reasoning else ""
         self._reason: str | None = None
         self._refused = False
+        self._streamed = False
         self._usage: dict[str, Any] | None = None
         self._usage_after_finish = False
         self._id: str | None = None
         self._model: str | None = None
         self.done = False
 
-    def push(self, data: bytes) -> list[Chunk]:
+    def push(self, data: bytes, name: str = "") -> list[Chunk]:
+        """The chunks of one event; ``name`` is what the event calls itself, mostly nothing."""
+        if name == "error":
+            raise map_stream_fault(_said(data), self._provider)
         if data[:1] == b"{":
             return self.read(decode_chunk(data))
         bare = data.strip()
@@ -99,38 +127,55 @@ class ChatReader:
 
     def read(self, chunk: Completion) -> list[Chunk]:
         choices = chunk.choices
-        if choices and chunk.error is None:
-            choice = choices[0] if choices[0].index == 0 else self._first(choices)
-            if choice is None:
-                self._note(chunk, None)
-                return []
-            delta = choice.delta
-            # Nearly every chunk: one piece of text and nothing else.
-            if (
-                delta is not None
-                and type(delta.content) is str
-                and delta.content
-                and choice.finish_reason is None
-                and delta.tool_calls is None
-                and delta.reasoning_content is None
-                and delta.reasoning is None
-                and self._thinks is None
-                and delta.reasoning_details is None
-                and not self._thinking_field
-            ):
-                if chunk.usage is not None or choice.usage is not None or chunk.x_groq is not None:
-                    self._note(chunk, choice)
-                return [TextChunk(text_delta=delta.content)]
-            if choice.error is not None:
-                raise map_stream_fault(choice.error, self._provider)
-            chunks = (
-                self._delta(delta or choice.message, choice.delta is None) if delta or choice.message else []
-            )
-            self._note(chunk, choice)
-            return chunks
-        self._refuse(chunk)
-        self._note(chunk, None)
-        return []
+        if not choices or chunk.error:
+            self._refuse(chunk)
+            self._note(chunk, None)
+            return []
+        choice = choices[0]
+        if len(choices) > 1 or choice.index != 0:
+            return self._several(chunk, choices)
+        delta = choice.delta
+        # Nearly every chunk: one piece of text and nothing else.
+        if (
+            delta is not None
+            and type(delta.content) is str
+            and delta.content
+            and choice.finish_reason is None
+            and delta.tool_calls is None
+            and delta.reasoning_content is None
+            and delta.reasoning is None
+            and self._thinks is None
+            and delta.reasoning_details is None
+            and choice.error is None
+            and not self._thinking_field
+        ):
+            self._streamed = True
+            if chunk.usage is not None or choice.usage is not None or chunk.x_groq is not None:
+                self._note(chunk, choice)
+            return [TextChunk(text_delta=delta.content)]
+        return self._one(chunk, choice)
+
+    def _several(self, chunk: Completion, choices: list[Choice]) -> list[Chunk]:
+        """Only the first answer of several is read; some servers send it in several pieces at once."""
+        chunks: list[Chunk] = []
+        for choice in choices:
+            if choice.index == 0:
+                chunks += self._one(chunk, choice)
+        if all(choice.index for choice in choices):
+            self._note(chunk, None)
+        return chunks
+
+    def _one(self, chunk: Completion, choice: Choice) -> list[Chunk]:
+        if choice.error:
+            raise map_stream_fault(choice.error, self._provider)
+        chunks: list[Chunk] = []
+        if choice.delta is not None:
+            chunks = self._delta(choice.delta, whole=False)
+        elif not self._streamed:  # else it says once more, at the end, what was streamed
+            chunks = self._delta(choice.message, whole=True)
+        self._streamed = self._streamed or bool(chunks)
+        self._note(chunk, choice)
+        return chunks
 
     def finish(self) -> list[Chunk]:
         """The end of the answer, when ``[DONE]`` was seen or the server closed the stream in order."""
@@ -163,11 +208,11 @@ class ChatReader:
 
     # ── what a chunk holds ──
 
-    def _delta(self, delta: Delta | None, whole: bool) -> list[Chunk]:
+    def _delta(self, delta: Delta | None, *, whole: bool) -> list[Chunk]:
         if delta is None:
             return []
         chunks: list[Chunk] = []
-        thought = delta.reasoning_content or delta.reasoning
+        thought = delta.reasoning_content or delta.reasoning or delta.reasoning_text
         if delta.reasoning_details:
             told = merge_details(self._details_kept(), delta.reasoning_details)
             thought = thought or told
@@ -213,7 +258,7 @@ class ChatReader:
             known = cast("dict[str, Any]", part)
             match known.get("type"):
                 case "thinking" | "reasoning":
-                    if thought := _flat(known.get("thinking") or known.get("text")):
+                    if thought := _flat(known.get("thinking") or known.get("text") or known.get("summary")):
                         chunks.append(ThinkingChunk(text_delta=thought))
                 case "text" | "output_text":
                     if text := _flat(known.get("text")):
@@ -228,39 +273,56 @@ class ChatReader:
 
     def _note(self, chunk: Completion, choice: Choice | None) -> None:
         if choice is not None and choice.finish_reason:
-            self._reason = choice.finish_reason.lower()
-            if self._reason == "stop" and isinstance(choice.stop_reason, str):
-                self._reason = "stop_sequence"  # vLLM names the text it stopped at
+            self._end_with(choice.finish_reason.lower(), choice.stop_reason)
         usage = (
             chunk.usage
             or (choice.usage if choice else None)
             or (chunk.x_groq.usage if chunk.x_groq else None)
         )
         if usage:
-            self._usage = usage
-            self._usage_after_finish = self._reason is not None
+            self._count(usage)
         if chunk.x_groq is not None and chunk.x_groq.error is not None:
             raise map_stream_fault(chunk.x_groq.error, self._provider)
         if self._id is None:
             self._id, self._model = chunk.id or None, chunk.model
 
+    def _end_with(self, reason: str, stopped_at: str | int | None) -> None:
+        """The last finish reason counts, but none takes back that the answer is cut or broken."""
+        kind = _kind(reason)
+        known = _kind(self._reason or "")
+        if kind in _UNSAID or known in BROKEN or (FINISH.get(known) in _CUT and kind not in BROKEN):
+            return
+        self._reason = reason
+        if reason == "stop" and isinstance(stopped_at, str):
+            self._reason = "stop_sequence"  # vLLM names the text it stopped at
+
+    def _count(self, usage: dict[str, Any]) -> None:
+        if self._usage is None or any(usage.get(name) for name in _COUNTS):
+            self._usage = usage
+        self._usage_after_finish = self._reason is not None
+
     def _refuse(self, chunk: Completion) -> None:
         """Raise what a chunk without an answer says is wrong, if it does."""
-        if chunk.error is not None:
+        if chunk.error:
             raise map_stream_fault({"error": chunk.error}, self._provider)
-        if chunk.object == "error" or (chunk.choices is None and (chunk.message or chunk.detail)):
-            said = {name: getattr(chunk, name) for name in ("message", "detail", "type", "code")}
+        if base := chunk.base_resp:
+            code = base.get("status_code")
+            if code:
+                said = {"code": code, "message": base.get("status_msg")}
+                raise map_stream_fault(said, self._provider, status=_BASE_STATUS.get(code))
+        if chunk.object == "error" or (
+            chunk.choices is None and (chunk.message or chunk.msg or chunk.detail)
+        ):
+            said = {name: getattr(chunk, name) for name in ("message", "msg", "detail", "type", "code")}
             raise map_stream_fault(said, self._provider)
-
-    def _first(self, choices: list[Choice]) -> Choice | None:
-        return next((choice for choice in choices if choice.index == 0), None)
 
     # ── the end ──
 
     def _finish_reason(self, reason: str | None) -> str:
-        if reason in BROKEN:
-            raise AgentError(BROKEN[reason], f"{self._provider} gave up on the answer ({reason})")
-        finish = FINISH.get(reason, "other") if reason is not None else "stop"
+        kind = None if reason is None else _kind(reason)
+        if kind in BROKEN:
+            raise AgentError(BROKEN[kind], f"{self._provider} gave up on the answer ({reason})")
+        finish = "stop" if kind is None else FINISH.get(kind, "other")
         if not self._calls:
             if self._refused and finish in ("stop", "other"):
                 return "refusal"
@@ -277,9 +339,10 @@ class ChatReader:
                 "ModelContentFiltered",
                 f"{self._provider} withheld the rest of an answer with tool calls ({reason}); none is run",
             )
-        if finish == "other" and not self._calls.all_parse():
+        if (reason is None or finish == "other") and not self._calls.all_parse():
             raise AgentError(
-                "ModelProtocolError", f"the answer stopped inside a tool call ({reason}); none is run"
+                "ModelProtocolError",
+                f"the answer stopped inside a tool call ({reason or 'without saying why'}); none is run",
             )
         return "tool_calls"
 
@@ -302,6 +365,19 @@ class ChatReader:
         if self._details and self._thinking_field != "":
             return [ThinkingChunk(text_delta="", provider_data={**self._origin, "details": self._details})]
         return self._thinking_ends()
+
+
+def _kind(reason: str) -> str:
+    """A finish reason without what some servers explain after it (``content_filter: RECITATION``)."""
+    return reason.partition(":")[0].strip()
+
+
+def _said(data: bytes) -> Any:
+    """What an event that calls itself an error holds: JSON, or words."""
+    try:
+        return json.loads(data)
+    except (ValueError, RecursionError):
+        return {"message": data.decode("utf-8", "replace")}
 
 
 def _flat(value: Any) -> str:

@@ -281,18 +281,18 @@ class Output:
 
     def reconcile(self, output: list[Any]) -> None:
         """Take from the finished answer what the stream left out."""
-        left = list(self._all)
+        left = dict.fromkeys(self._all)
         missing: list[tuple[int, JsonObject]] = []
         for at, found in enumerate(output):
             raw = as_object(found)
             kind = kind_of(raw)
             item = self._match(at, raw, kind)
-            if item not in left:
+            if item is None or item not in left:
                 item = next((one for one in left if one.kind == kind and one.same_call(raw)), None)
             if item is None:
                 missing.append((at, raw))
                 continue
-            left.remove(item)
+            del left[item]
             self._settle(item, raw)
         for at, raw in missing:
             self._settle(self._add(kind_of(raw), at, raw), raw)

@@ -1,0 +1,74 @@
+"""JSON of a provider that does not keep its own types: what fits is taken, the rest left empty."""
+
+from __future__ import annotations
+
+import json
+from functools import cache
+from typing import Any, NamedTuple, TypeVar, cast, get_args, get_origin
+
+import msgspec
+
+S = TypeVar("S", bound=msgspec.Struct)
+
+
+class _Field(NamedTuple):
+    name: str
+    type: Any
+    struct: type[msgspec.Struct] | None
+    """What it holds, or holds a list of."""
+    many: bool
+
+
+def fit(found: dict[str, Any], kind: type[S]) -> S:
+    """``kind`` with those fields of ``found`` whose type fits."""
+    taken: dict[str, Any] = {}
+    fields = _fields(kind)
+    for key, value in found.items():
+        field = fields.get(key)
+        if field is None or value is None:
+            continue
+        if field.struct is not None:
+            _take_structs(taken, field.name, value, field.struct, field.many)
+        elif field.type is msgspec.Raw:
+            taken[field.name] = msgspec.Raw(json.dumps(value).encode())
+        else:
+            _take(taken, field.name, value, field.type)
+    return kind(**taken)
+
+
+def _take_structs(
+    taken: dict[str, Any], name: str, value: Any, struct: type[msgspec.Struct], many: bool
+) -> None:
+    if many and isinstance(value, list):
+        items = cast("list[Any]", value)
+        taken[name] = [fit(cast("dict[str, Any]", item), struct) for item in items if type(item) is dict]
+    elif not many and isinstance(value, dict):
+        taken[name] = fit(cast("dict[str, Any]", value), struct)
+
+
+def _take(taken: dict[str, Any], name: str, value: Any, type_: Any) -> None:
+    try:
+        taken[name] = msgspec.convert(value, type_, strict=False)
+    except msgspec.ValidationError:
+        if type_ in (str, str | None) and isinstance(value, int | float):
+            taken[name] = str(value)  # an id as a number
+
+
+@cache
+def _fields(kind: type[msgspec.Struct]) -> dict[str, _Field]:
+    """What stands in the JSON → the field of ``kind``."""
+    return {
+        field.encode_name: _Field(field.name, field.type, *_struct_in(field.type))
+        for field in msgspec.structs.fields(kind)
+    }
+
+
+def _struct_in(type_: Any) -> tuple[type[msgspec.Struct] | None, bool]:
+    for one in get_args(type_) or (type_,):
+        if isinstance(one, type) and issubclass(one, msgspec.Struct):
+            return one, False
+        if get_origin(one) is list:
+            (inner,) = get_args(one)
+            if isinstance(inner, type) and issubclass(inner, msgspec.Struct):
+                return inner, True
+    return None, False
