@@ -74,15 +74,19 @@ def check_batch(session_id: str, batch: Sequence[StoredEntry], expected_tail: in
     check_session_id(session_id)
     if not batch:
         raise AgentError("InvalidEntry", f"an append to session {session_id!r} holds no entry")
-    if len({stored.id for stored in batch}) != len(batch):
-        raise AgentError("InvalidEntry", f"an append to session {session_id!r} uses an entry id twice")
-    for place, stored in enumerate(batch, expected_tail + 1):
-        if stored.seq != place:
+    ids: set[str] = set()
+    place = expected_tail
+    for seq, id, _, _ in batch:
+        place += 1
+        if seq != place:
             raise AgentError(
                 "InvalidEntry",
-                f"entry {stored.id!r} has seq {stored.seq}, but {place} comes next in session "
+                f"entry {id!r} has seq {seq}, but {place} comes next in session "
                 f"{session_id!r}; seal entries one after the other from the expected tail",
             )
+        ids.add(id)
+    if len(ids) != len(batch):
+        raise AgentError("InvalidEntry", f"an append to session {session_id!r} uses an entry id twice")
 
 
 def tail_of(batch: Sequence[StoredEntry]) -> tuple[str, str]:

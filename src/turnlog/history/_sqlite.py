@@ -50,7 +50,7 @@ class SqliteStore(StoreBase):
     ) -> None:
         check_batch(session_id, batch, expected_tail)
         updated_at, hash = tail_of(batch)
-        job = AppendJob(session_id, batch, expected_tail, updated_at, hash)
+        job = AppendJob(self._writer, session_id, batch, expected_tail, updated_at, hash)
         if lease is not None:
             job.lease, job.lease_until = lease, self._now() + lease.ttl
         await self._writing.submit(job)

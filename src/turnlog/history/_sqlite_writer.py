@@ -18,12 +18,28 @@ _GROUP_LIMIT = 512
 
 
 class AppendJob(Job):
-    __slots__ = ("batch", "expected_tail", "hash", "lease", "lease_until", "session_id", "updated_at")
+    __slots__ = (
+        "_writer",
+        "batch",
+        "expected_tail",
+        "hash",
+        "lease",
+        "lease_until",
+        "session_id",
+        "updated_at",
+    )
 
     def __init__(
-        self, session_id: str, batch: Sequence[StoredEntry], expected_tail: int, updated_at: str, hash: str
+        self,
+        writer: Writer,
+        session_id: str,
+        batch: Sequence[StoredEntry],
+        expected_tail: int,
+        updated_at: str,
+        hash: str,
     ) -> None:
         super().__init__(_nothing)
+        self._writer = writer
         self.session_id = session_id
         self.batch = batch
         self.expected_tail = expected_tail
@@ -31,6 +47,12 @@ class AppendJob(Job):
         self.hash = hash
         self.lease: Lease | None = None
         self.lease_until = 0.0
+
+    def run(self) -> None:
+        try:
+            self._writer.commit((self,))
+        except BaseException as error:  # it belongs to whoever waits for the job
+            self.error = error
 
 
 def _nothing() -> None: ...
@@ -75,7 +97,7 @@ class Writer:
                 waiting.append(job)
                 continue
             if waiting:
-                self._commit_together(waiting)
+                self.commit(waiting)
                 yield list(waiting)
                 waiting = []
             if isinstance(job, AppendJob):
@@ -84,7 +106,7 @@ class Writer:
                 job.run()
                 yield [job]
         if waiting:
-            self._commit_together(waiting)
+            self.commit(waiting)
             yield list(waiting)
 
     def briefly(self, work: Callable[[], T]) -> T:
@@ -112,7 +134,8 @@ class Writer:
             raise translate(error, self._path, "write") from error
         return value
 
-    def _commit_together(self, jobs: Sequence[AppendJob]) -> None:
+    def commit(self, jobs: Sequence[AppendJob]) -> None:
+        """All of ``jobs`` in one transaction; each gets its own error where it has one."""
         try:
             connection = self._open()
             connection.execute("BEGIN IMMEDIATE")
@@ -130,7 +153,7 @@ class Writer:
                 jobs[0].error = self._explain(error, jobs[0])
                 return
             for job in jobs:  # each on its own, so that one that cannot be written harms no other
-                self._commit_together([job])
+                self.commit([job])
 
     def _roll_back(self) -> None:
         self._keys.clear()  # some may name sessions that now were never made

@@ -55,7 +55,8 @@ class Job:
 
 
 RunGroup = Callable[[list[Job]], Iterable[list[Job]]]
-"""Given every job that waits; yields those that are done, each with a value or an error."""
+"""Given every job that waits, where that is more than one; yields those that are done, each with a value or
+an error. A job that waits alone is run by itself."""
 
 
 def run_each(jobs: list[Job]) -> Iterable[list[Job]]:
@@ -243,17 +244,27 @@ class _Outbox:
         self._deliver()
 
     def _deliver(self) -> None:
-        jobs = self._jobs
+        jobs, closed = self._jobs, self._loop.is_closed()
         while jobs:
             job = jobs.popleft()
-            if not self._loop.is_closed():
+            if not closed:
                 job.deliver()
 
 
 def _serve(inbox: _Inbox, run_group: RunGroup) -> None:
     while jobs := inbox.take():
-        _serve_group(jobs, run_group)
+        if len(jobs) == 1:  # the usual case, and every step between two sleeps counts
+            _serve_one(jobs)
+        else:
+            _serve_group(jobs, run_group)
         del jobs  # a sleeping thread must not keep them alive
+
+
+def _serve_one(jobs: list[Job]) -> None:
+    job = jobs[0]
+    job.run()
+    if job.outbox is not None:
+        job.outbox.put(jobs)
 
 
 def _serve_group(jobs: list[Job], run_group: RunGroup) -> None:
