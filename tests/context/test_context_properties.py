@@ -21,6 +21,7 @@ from context.context_driver import (
 from turnlog.context import FoldDraft, FoldPlanner, ModelContext, Projection, _fold
 from turnlog.context._units import ResultsUnit, Unit
 from turnlog.contract import (
+    Entry,
     Fold,
     Message,
     MessagePart,
@@ -106,9 +107,9 @@ class Forgetful(Projection):
 class RaisesLevels(Projection):
     """Shows results whole again whenever the user speaks."""
 
-    def _add_input(self, entry: ModelInputEntry) -> None:
-        super()._add_input(entry)
-        for unit in self.units:
+    def step(self, entry: Entry) -> None:
+        super().step(entry)
+        for unit in self.units if isinstance(entry, ModelInputEntry) else ():
             if isinstance(unit, ResultsUnit) and unit.levels:
                 unit.levels = {}
                 unit._message = None

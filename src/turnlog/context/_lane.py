@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Iterator, Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
+
+import msgspec
 
 from turnlog.contract import Message, ModelInvocationDescriptor, ToolSpec, Value, encode
 
@@ -47,15 +49,21 @@ def make_head(system_prompt: str | None, tool_specs: list[ToolSpec]) -> Head:
     return Head(system_prompt, tool_specs, encode((system_prompt, tool_specs)))
 
 
+_json = msgspec.json.Encoder().encode
+
+
 def wire_of(message: Message) -> bytes:
-    """The canonical bytes of a message: who speaks and what, not when or in which run."""
-    return encode((message.role, message.parts))
+    """The canonical bytes of a message: who speaks and what, not when or in which run.
+
+    What comes out of a log was JSON before, so nothing is looked for that JSON lacks.
+    """
+    return _json((message.role, message.parts))
 
 
 class Lane:
     """One target's wire. ``size`` is bytes, ``weight`` bytes with pictures counted by their tokens."""
 
-    __slots__ = ("_hash", "_options", "messages", "position", "sent", "size", "target", "weight")
+    __slots__ = ("_hash", "_options", "_unhashed", "messages", "position", "sent", "size", "target", "weight")
 
     def __init__(self, target: ModelInvocationDescriptor | None, head: Head, options: ContextOptions) -> None:
         self.target = target
@@ -64,6 +72,7 @@ class Lane:
         self.size = self.weight = len(head.wire)
         self.sent = (0, 0)
         self._hash = hashlib.sha256(head.wire)
+        self._unhashed: list[bytes] = []
         self._options = options
 
     def advance(self, units: Sequence[Unit]) -> None:
@@ -74,9 +83,11 @@ class Lane:
             unit = units[position]
             if type(unit) is ResultsUnit and not unit.complete:
                 break
-            message = self.choose(unit)
+            message = rendered = unit.render()
+            if type(unit) is OutputUnit and unit.has_thinking:
+                message = self.choose(unit)
             weight = self._push(message)
-            if not unit.weight and message is unit.render():
+            if message is rendered:
                 unit.weight = weight
             position += 1
         self.position = position
@@ -96,16 +107,23 @@ class Lane:
         if not message.parts:
             return 0
         wire = wire_of(message)
-        self._hash.update(wire)
+        self._unhashed.append(wire)
         self.messages.append(message)
-        weight = weigh(message, len(wire), self._options)
-        self.size += len(wire)
+        size = len(wire)
+        weight = weigh(message, size, self._options)
+        self.size += size
         self.weight += weight
         return weight
 
     @property
     def hash(self) -> str:
-        return self._hash.hexdigest()
+        return self._hashed().hexdigest()
+
+    def _hashed(self) -> Any:
+        if self._unhashed:
+            self._hash.update(b"".join(self._unhashed))
+            self._unhashed.clear()
+        return self._hash
 
     def pairs(self, units: Sequence[Unit]) -> Iterator[tuple[Unit, Message]]:
         """Each unit that was sent, with the message it became."""
@@ -123,7 +141,7 @@ class Lane:
         copy = Lane.__new__(Lane)
         copy.target, copy.messages, copy.position = self.target, list(self.messages), self.position
         copy.size, copy.weight, copy.sent = self.size, self.weight, self.sent
-        copy._hash, copy._options = self._hash.copy(), self._options
+        copy._hash, copy._unhashed, copy._options = self._hashed().copy(), [], self._options
         for unit in units[self.position :]:
             if type(unit) is ResultsUnit and not unit.complete:
                 copy._push(unit.build(fill=False))

@@ -2,41 +2,31 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from typing import Literal, Self, TypeAlias
+from collections.abc import Callable, Iterable
+from typing import Any, Literal, Self, TypeAlias
 
 from turnlog.contract import (
     HINTS,
-    ApprovalDecidedEntry,
-    ApprovalRequestedEntry,
     BranchSummaryEntry,
     CompactionSummary,
     CompactionSummaryEntry,
-    CustomEntry,
-    DeltaBatchEntry,
     Entry,
     Fold,
     FoldEntry,
     JsonObject,
     LevelOfDetailSections,
-    ModelCallFailedEntry,
     ModelCallStartedEntry,
-    ModelChangeEntry,
     ModelInputEntry,
     ModelInvocationDescriptor,
     ModelOutputEntry,
     PurgeEntry,
     RedactionEntry,
-    RunEndedEntry,
     RunStartedEntry,
     RuntimeInitEntry,
-    SessionHeaderEntry,
     SystemPromptEntry,
     ToolResultsEntry,
     ToolsChangeEntry,
     ToolSpec,
-    ToolStartedEntry,
-    WidgetEventEntry,
     encode,
     to_plain_text,
     try_get_section,
@@ -101,48 +91,28 @@ class Projection:
     # ── in ──
 
     def step(self, entry: Entry) -> None:
-        if self._is_hidden(entry):
+        if entry.purged_digest is not None or entry.id in self._hidden:
             self._gone.add(entry.id)
-        match entry:
-            case ModelInputEntry():
-                self._add_input(entry)
-            case ModelOutputEntry():
-                self._add_output(entry)
-            case ToolResultsEntry():
-                self._add_results(entry)
-            case ModelCallStartedEntry():
-                self.targets[entry.payload.target] = None
-                self.meter.call_started(entry)
-            case ToolsChangeEntry():
-                self._set_tools(entry)
-            case SystemPromptEntry():
-                self._set_head("prompt", entry, entry.payload.text)
-            case RunStartedEntry():
-                self._set_head("override", entry, entry.payload.system_prompt_override)
-            case RuntimeInitEntry():
-                self._set_head("runtime", entry, render_runtime(entry.payload.data))
-            case BranchSummaryEntry():
-                self._add_branch(entry)
-            case CompactionSummaryEntry():
-                self.recap = None if self._is_hidden(entry) else entry.payload
-                self._recap_from = entry.id
-            case FoldEntry():
-                self._fold(entry)
-            case RedactionEntry() | PurgeEntry():
-                self._redact(entry.payload.entry_ids)
-            case (
-                SessionHeaderEntry()
-                | RunEndedEntry()
-                | ModelCallFailedEntry()
-                | ToolStartedEntry()
-                | ApprovalRequestedEntry()
-                | ApprovalDecidedEntry()
-                | ModelChangeEntry()
-                | WidgetEventEntry()
-                | DeltaBatchEntry()
-                | CustomEntry()
-            ):
-                pass
+        step = STEPS[entry.kind]
+        if step is not None:
+            step(self, entry)
+
+    def _call_started(self, entry: ModelCallStartedEntry) -> None:
+        self.targets[entry.payload.target] = None
+        self.meter.call_started(entry)
+
+    def _set_prompt(self, entry: SystemPromptEntry) -> None:
+        self._set_head("prompt", entry, entry.payload.text)
+
+    def _run_started(self, entry: RunStartedEntry) -> None:
+        self._set_head("override", entry, entry.payload.system_prompt_override)
+
+    def _set_runtime(self, entry: RuntimeInitEntry) -> None:
+        self._set_head("runtime", entry, render_runtime(entry.payload.data))
+
+    def _take_recap(self, entry: CompactionSummaryEntry) -> None:
+        self.recap = None if self._is_hidden(entry) else entry.payload
+        self._recap_from = entry.id
 
     def _set_head(self, part: HeadPart, entry: Entry, text: str | None) -> None:
         if text is not None and self._is_hidden(entry):
@@ -167,19 +137,21 @@ class Projection:
             unit.hide_screen()
         self.units.append(unit)
         self.numbers[entry.id] = entry.seq
-        self.vocabulary.add(unit.live_text())
-        self._note_hints(entry, entry.payload.sections)
+        self.vocabulary.add(REDACTED if unit.redacted else entry.payload.message.parts)
+        if entry.payload.sections is not None:
+            self._note_hints(entry, entry.payload.sections)
 
     def _add_output(self, entry: ModelOutputEntry) -> None:
         # A log that went on without these results: the calls are answered, so that none is an orphan.
-        for results in self._calls.values():
-            results.closed = True
-        self._calls.clear()
+        if self._calls:
+            for results in self._calls.values():
+                results.closed = True
+            self._calls.clear()
         self.meter.call_answered(entry)
         unit = OutputUnit(entry, redacted=entry.id in self._hidden)
         self.units.append(unit)
         self.numbers[entry.id] = entry.seq
-        self.vocabulary.add(unit.live_text())
+        self.vocabulary.add(REDACTED if unit.redacted else entry.payload.message.parts)
         if unit.calls:
             results = ResultsUnit(unit)
             self.units.append(results)
@@ -195,9 +167,10 @@ class Projection:
                 if self._gone:
                     unit.hide_screen()
                 unit.add(entry, part, redacted=hidden)
-                self.vocabulary.add(unit.live_text(part.payload.tool_call_id))
+                self.vocabulary.add(unit.live_content(part.payload.tool_call_id))
         for outcome in entry.payload.outcomes:
-            self._note_hints(entry, outcome.sections)
+            if outcome.sections is not None:
+                self._note_hints(entry, outcome.sections)
 
     def _add_branch(self, entry: BranchSummaryEntry) -> None:
         self.numbers[entry.id] = entry.seq
@@ -238,8 +211,8 @@ class Projection:
         kept = self.numbers.get(recap.first_kept_entry_id, 0)
         return not any(unit.last_seq < kept for unit in self.units[len(self.segments) :])
 
-    def _redact(self, entry_ids: list[str]) -> None:
-        names = set(entry_ids)
+    def _redact(self, entry: RedactionEntry | PurgeEntry) -> None:
+        names = set(entry.payload.entry_ids)
         self._hidden |= names
         self._gone -= names
         hit = {self.numbers[name] for name in names if name in self.numbers}
@@ -276,8 +249,8 @@ class Projection:
     def _is_hidden(self, entry: Entry) -> bool:
         return entry.id in self._hidden or entry.purged_digest is not None
 
-    def _note_hints(self, entry: Entry, sections: LevelOfDetailSections | None) -> None:
-        if sections is not None and entry.id not in self._hidden:
+    def _note_hints(self, entry: Entry, sections: LevelOfDetailSections) -> None:
+        if entry.id not in self._hidden:
             hints = try_get_section(sections.live, HINTS)
             if hints is not None:
                 self.shown_hints = hints
@@ -359,3 +332,33 @@ class Projection:
     def _break(self) -> None:
         self.breaks += 1
         self._lanes.clear()
+
+
+# The private names are the class's own: this table is the body of ``step``.
+# pyright: reportPrivateUsage=false
+STEPS: dict[str, Callable[[Projection, Any], None] | None] = {
+    "session_header": None,
+    "run_started": Projection._run_started,
+    "run_ended": None,
+    "model_input": Projection._add_input,
+    "model_call_started": Projection._call_started,
+    "model_call_failed": None,
+    "model_output": Projection._add_output,
+    "tools_change": Projection._set_tools,
+    "tool_started": None,
+    "tool_results": Projection._add_results,
+    "approval_requested": None,
+    "approval_decided": None,
+    "model_change": None,
+    "runtime_init": Projection._set_runtime,
+    "system_prompt": Projection._set_prompt,
+    "widget_event": None,
+    "fold": Projection._fold,
+    "compaction_summary": Projection._take_recap,
+    "branch_summary": Projection._add_branch,
+    "redaction": Projection._redact,
+    "purge": Projection._redact,
+    "delta_batch": None,
+    "custom": None,
+}
+"""What each kind does. A table and not a match: a long log goes through it entry by entry."""

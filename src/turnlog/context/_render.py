@@ -70,8 +70,8 @@ def render_content(content: ResultContent, added: Sequence[Section] | None) -> R
             return [*content, text_part(tail)]
 
 
-def content_text(content: ResultContent) -> str:
-    """What a result says, as text; images and files by name."""
+def content_text(content: ResultContent | list[MessagePart]) -> str:
+    """What a result or a message says, as text; images and files by name."""
     match content:
         case str():
             return content
@@ -82,22 +82,23 @@ def content_text(content: ResultContent) -> str:
 
 
 def parts_text(parts: Iterable[MessagePart]) -> str:
-    lines: list[str] = []
-    for part in parts:
-        match part:
-            case TextPart():
-                lines.append(part.payload.text)
-            case ImagePart():
-                lines.append(f"[image {part.payload.mime_type}]")
-            case FileRefPart():
-                lines.append(f"[file {part.payload.path}]")
-            case ToolCallPart():
-                lines.append(f"{part.payload.tool_name}({part.payload.raw_args_text})")
-            case ToolResultPart():
-                lines.append(content_text(part.payload.content))
-            case ThinkingPart():
-                pass
-    return "\n".join(line for line in lines if line)
+    return "\n".join(line for part in parts if (line := _part_text(part)))
+
+
+def _part_text(part: MessagePart) -> str:
+    match part:
+        case TextPart():
+            return part.payload.text
+        case ToolCallPart():
+            return f"{part.payload.tool_name}({part.payload.raw_args_text})"
+        case ToolResultPart():
+            return content_text(part.payload.content)
+        case ImagePart():
+            return f"[image {part.payload.mime_type}]"
+        case FileRefPart():
+            return f"[file {part.payload.path}]"
+        case ThinkingPart():
+            return ""
 
 
 def grain_text(sections: LevelOfDetailSections | None, grain: Grain) -> str | None:

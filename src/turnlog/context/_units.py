@@ -6,6 +6,7 @@ Lowering makes a new unit; only results that are still coming in change one.
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Iterator
 from typing import Literal, NamedTuple, TypeAlias
 
@@ -27,6 +28,7 @@ from turnlog.contract import (
 from ._render import (
     NO_RESULT,
     REDACTED,
+    ResultContent,
     content_text,
     folded_text,
     grain_text,
@@ -91,8 +93,8 @@ class InputUnit:
         payload = self.entry.payload
         if self.redacted:
             return redact_message(payload.message)
-        grain, text = self.level
-        if grain != "live":
+        if self.level is not LIVE:
+            grain, text = self.level
             text = text if text is not None else grain_text(payload.sections, grain)
             if text is not None:
                 lowered = folded_text(self.entry.seq, grain, text)
@@ -132,7 +134,7 @@ class OutputUnit:
         message = entry.payload.message
         self.calls = [part.payload.tool_call_id for part in message.tool_calls]
         self.full: Message = redact_message(message) if self.redacted else message
-        self.has_thinking = any(type(part) is ThinkingPart for part in self.full.parts)
+        self.has_thinking = ThinkingPart in map(type, self.full.parts)
         self.weight = 0
         self._bare: Message | None = None if self.has_thinking else self.full
 
@@ -202,8 +204,7 @@ class ResultsUnit:
         call_id = part.payload.tool_call_id
         if self.closed or call_id in self.found:
             return
-        outcome = next((one for one in entry.payload.outcomes if one.tool_call_id == call_id), None)
-        self.found[call_id] = Found(entry, part, outcome)
+        self.found[call_id] = Found(entry, part, _outcome_of(entry, call_id))
         if redacted or entry.purged_digest is not None:
             self.redacted.add(entry.id)
         self.weight, self._message = 0, None
@@ -237,9 +238,11 @@ class ResultsUnit:
         return Message(run_id=source.run_id, role="tool", parts=parts, timestamp=source.timestamp)
 
     def _part(self, call_id: str, found: Found) -> ToolResultPart:
+        sections = found.outcome.sections if found.outcome else None
+        if sections is None and not self.levels and not self.redacted:
+            return found.part
         if found.entry.id in self.redacted:
             return tool_result_part(call_id, REDACTED, is_error=found.part.payload.is_error)
-        sections = found.outcome.sections if found.outcome else None
         level = self.levels.get(call_id, LIVE)
         if level.grain != "live":
             text = level.text if level.text is not None else grain_text(sections, level.grain)
@@ -260,11 +263,14 @@ class ResultsUnit:
     def level(self, call_id: str) -> Level:
         return self.levels.get(call_id, LIVE)
 
-    def live_text(self, call_id: str) -> str:
+    def live_content(self, call_id: str) -> ResultContent:
         found = self.found.get(call_id)
         if found is None:
             return NO_RESULT
-        return REDACTED if found.entry.id in self.redacted else content_text(found.part.payload.content)
+        return REDACTED if found.entry.id in self.redacted else found.part.payload.content
+
+    def live_text(self, call_id: str) -> str:
+        return content_text(self.live_content(call_id))
 
     def lowered(self, levels: dict[str, Level]) -> ResultsUnit:
         """With these calls' results at these levels, where that is lower than they are."""
@@ -338,8 +344,15 @@ class TextUnit:
         self.text, self.weight, self._message = text, 0, None
 
 
+def _outcome_of(entry: ToolResultsEntry, call_id: str) -> ToolOutcome | None:
+    for outcome in entry.payload.outcomes:
+        if outcome.tool_call_id == call_id:
+            return outcome
+    return None
+
+
 def _same(left: list[MessagePart], right: list[MessagePart]) -> bool:
-    return len(left) == len(right) and all(a is b for a, b in zip(left, right, strict=True))
+    return len(left) == len(right) and all(map(operator.is_, left, right))
 
 
 Unit: TypeAlias = InputUnit | OutputUnit | ResultsUnit | TextUnit

@@ -46,7 +46,7 @@ class Message(Value, frozen=True, kw_only=True):
                 "InvalidMessage", f"role {self.role!r} does not exist; roles are {', '.join(ROLE_PARTS)}"
             )
         for index, part in enumerate(self.parts):
-            if not isinstance(part, _PARTS):  # pyright: ignore[reportUnnecessaryIsInstance]
+            if type(part) not in _PARTS and not isinstance(part, _PARTS):  # pyright: ignore[reportUnnecessaryIsInstance]
                 raise AgentError(
                     "InvalidMessage",
                     f"part {index} of a {self.role} message is a {type(part).__name__}, not a message part; "
@@ -69,11 +69,11 @@ class Message(Value, frozen=True, kw_only=True):
 
     @property
     def tool_calls(self) -> list[ToolCallPart]:
-        return [part for part in self.parts if isinstance(part, ToolCallPart)]
+        return [part for part in self.parts if part.kind == "tool_call"]  # pyright: ignore[reportReturnType]
 
     @property
     def tool_results(self) -> list[ToolResultPart]:
-        return [part for part in self.parts if isinstance(part, ToolResultPart)]
+        return [part for part in self.parts if part.kind == "tool_result"]  # pyright: ignore[reportReturnType]
 
 
 def user_message(text: str | Sequence[MessagePart], *, run_id: str = "", timestamp: str = "") -> Message:

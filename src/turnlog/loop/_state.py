@@ -6,7 +6,9 @@ thing: reading the log and deciding again.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, field
+from typing import Any
 
 import msgspec
 
@@ -15,13 +17,9 @@ from turnlog.contract import (
     ApprovalDecidedEntry,
     ApprovalRequested,
     ApprovalRequestedEntry,
-    BranchSummaryEntry,
     CompactionSummaryEntry,
-    CustomEntry,
-    DeltaBatchEntry,
     Entry,
     FoldEntry,
-    ImagePart,
     Message,
     ModelCallFailed,
     ModelCallFailedEntry,
@@ -31,8 +29,6 @@ from turnlog.contract import (
     ModelInputEntry,
     ModelInvocationDescriptor,
     ModelOutputEntry,
-    PurgeEntry,
-    RedactionEntry,
     RunEnded,
     RunEndedEntry,
     RunStarted,
@@ -49,7 +45,6 @@ from turnlog.contract import (
     ToolSpec,
     ToolStarted,
     ToolStartedEntry,
-    WidgetEventEntry,
 )
 
 
@@ -145,64 +140,57 @@ class RunState:
         return "model_running" if self.call_index else "preparing"
 
     def step(self, entry: Entry) -> None:
-        match entry:  # the kinds that make up a log's bulk come first
-            case ModelCallStartedEntry():
-                self._call_started(entry.payload)
-            case ModelOutputEntry():
-                self._answered(entry)
-            case ToolStartedEntry():
-                self._tool_started(entry.payload)
-            case RunStartedEntry():
-                self._begin(entry)
-            case RunEndedEntry():
-                self.ended = entry.payload
-                self.open_call = None
-            case ModelInputEntry():
-                self.input_pending = True
-                self._note_images(entry.payload.message)
-            case ModelCallFailedEntry():
-                self._call_failed(entry.payload)
-            case ToolResultsEntry():
-                self._note_images(entry.payload.message)
-                for outcome in entry.payload.outcomes:
-                    self.has_artifacts = self.has_artifacts or outcome.artifact is not None
-                    if call := self.calls.get(outcome.tool_call_id):
-                        call.answered = True
-            case ApprovalRequestedEntry():
-                if call := self.calls.get(entry.payload.tool_call_id):
-                    call.requested, call.asked_in, call.decided = entry.payload, entry.session_id, None
-                    call.asked_again = call.started is not None
-            case ApprovalDecidedEntry():
-                if call := self.calls.get(entry.payload.tool_call_id):
-                    call.decided, call.decided_in = entry.payload, entry.session_id
-            case FoldEntry():
-                self.folds_since_failure += 1
-                self.has_folds = True
-            case ToolsChangeEntry():
-                self.tools = entry.payload.tools
-            case SystemPromptEntry():
-                self.system_prompt = entry.payload.text
-            case RuntimeInitEntry():
-                self.runtime_data = entry.payload.data
-            case ModelChangeEntry():
-                self.target = entry.payload.target
-            case SessionHeaderEntry():
-                self.has_header = True
-            case CompactionSummaryEntry():
-                if self.is_open:
-                    self._count(entry.payload.usage)
-            case (
-                BranchSummaryEntry()
-                | RedactionEntry()
-                | PurgeEntry()
-                | DeltaBatchEntry()
-                | CustomEntry()
-                | WidgetEventEntry()
-            ):
-                pass
+        step = STEPS[entry.kind]
+        if step is not None:
+            step(self, entry)
 
-    def _note_images(self, message: Message) -> None:
-        self.has_images = self.has_images or may_hold_images(message)
+    def _end(self, entry: RunEndedEntry) -> None:
+        self.ended = entry.payload
+        self.open_call = None
+
+    def _take_input(self, entry: ModelInputEntry) -> None:
+        self.input_pending = True
+        self.has_images = self.has_images or may_hold_images(entry.payload.message)
+
+    def _take_results(self, entry: ToolResultsEntry) -> None:
+        self.has_images = self.has_images or may_hold_images(entry.payload.message)
+        for outcome in entry.payload.outcomes:
+            if outcome.artifact is not None:
+                self.has_artifacts = True
+            if call := self.calls.get(outcome.tool_call_id):
+                call.answered = True
+
+    def _ask(self, entry: ApprovalRequestedEntry) -> None:
+        if call := self.calls.get(entry.payload.tool_call_id):
+            call.requested, call.asked_in, call.decided = entry.payload, entry.session_id, None
+            call.asked_again = call.started is not None
+
+    def _decide(self, entry: ApprovalDecidedEntry) -> None:
+        if call := self.calls.get(entry.payload.tool_call_id):
+            call.decided, call.decided_in = entry.payload, entry.session_id
+
+    def _fold(self, entry: FoldEntry) -> None:
+        self.folds_since_failure += 1
+        self.has_folds = True
+
+    def _set_tools(self, entry: ToolsChangeEntry) -> None:
+        self.tools = entry.payload.tools
+
+    def _set_prompt(self, entry: SystemPromptEntry) -> None:
+        self.system_prompt = entry.payload.text
+
+    def _set_runtime(self, entry: RuntimeInitEntry) -> None:
+        self.runtime_data = entry.payload.data
+
+    def _set_target(self, entry: ModelChangeEntry) -> None:
+        self.target = entry.payload.target
+
+    def _take_header(self, entry: SessionHeaderEntry) -> None:
+        self.has_header = True
+
+    def _take_recap(self, entry: CompactionSummaryEntry) -> None:
+        if self.is_open:
+            self._count(entry.payload.usage)
 
     def _begin(self, entry: RunStartedEntry) -> None:
         self.run_id = entry.run_id
@@ -216,7 +204,8 @@ class RunState:
         self.input_pending = False
         self.tool_rounds = self.calls_started = 0
 
-    def _call_started(self, started: ModelCallStarted) -> None:
+    def _call_started(self, entry: ModelCallStartedEntry) -> None:
+        started = entry.payload
         if started.model_call_index != self.call_index:
             self.overflow_steps = 0
         self.call_index = started.model_call_index
@@ -226,7 +215,8 @@ class RunState:
         self.input_pending = False
         self.target = started.target
 
-    def _call_failed(self, failed: ModelCallFailed) -> None:
+    def _call_failed(self, entry: ModelCallFailedEntry) -> None:
+        failed = entry.payload
         self.failure = failed
         self.open_call = None
         self.folds_since_failure = 0
@@ -236,7 +226,7 @@ class RunState:
 
     def _answered(self, entry: ModelOutputEntry) -> None:
         message = entry.payload.message
-        errors = (message.meta or {}).get("parse_errors", {})
+        errors: dict[str, str] = message.meta.get("parse_errors", {}) if message.meta else {}
         self.output = entry
         self.last_answer_at = entry.timestamp
         self.open_call = self.failure = None
@@ -247,13 +237,15 @@ class RunState:
         }
         if self.calls:
             self.tool_rounds += 1
-        self._count(usage_of(entry))
+        if message.meta:
+            self._count(usage_of(entry))
 
     def _count(self, usage: TokenUsage | None) -> None:
         if usage is not None:
             self.usage = usage if self.usage is None else self.usage + usage
 
-    def _tool_started(self, started: ToolStarted) -> None:
+    def _tool_started(self, entry: ToolStartedEntry) -> None:
+        started = entry.payload
         if call := self.calls.get(started.tool_call_id):
             if call.started is None:
                 self.calls_started += 1
@@ -262,14 +254,47 @@ class RunState:
 
 
 def may_hold_images(message: Message) -> bool:
-    return any(
-        isinstance(part, ImagePart)
-        or (isinstance(part, ToolResultPart) and isinstance(part.payload.content, list))
-        for part in message.parts
-    )
+    for part in message.parts:
+        if part.kind == "tool_result" and isinstance(part, ToolResultPart):
+            found = isinstance(part.payload.content, list)
+        else:
+            found = part.kind == "image"
+        if found:
+            return True
+    return False
 
 
 def usage_of(entry: ModelOutputEntry) -> TokenUsage | None:
     """What an answer's message says it cost."""
     raw = (entry.payload.message.meta or {}).get("usage")
     return msgspec.convert(raw, TokenUsage) if raw else None
+
+
+# The private names are the class's own: this table is the body of ``step``.
+# pyright: reportPrivateUsage=false
+STEPS: dict[str, Callable[[RunState, Any], None] | None] = {
+    "session_header": RunState._take_header,
+    "run_started": RunState._begin,
+    "run_ended": RunState._end,
+    "model_input": RunState._take_input,
+    "model_call_started": RunState._call_started,
+    "model_call_failed": RunState._call_failed,
+    "model_output": RunState._answered,
+    "tools_change": RunState._set_tools,
+    "tool_started": RunState._tool_started,
+    "tool_results": RunState._take_results,
+    "approval_requested": RunState._ask,
+    "approval_decided": RunState._decide,
+    "model_change": RunState._set_target,
+    "runtime_init": RunState._set_runtime,
+    "system_prompt": RunState._set_prompt,
+    "widget_event": None,
+    "fold": RunState._fold,
+    "compaction_summary": RunState._take_recap,
+    "branch_summary": None,
+    "redaction": None,
+    "purge": None,
+    "delta_batch": None,
+    "custom": None,
+}
+"""What each kind does. A table and not a match: a long log goes through it entry by entry."""

@@ -38,8 +38,11 @@ class WarmSession:
 
     def catch_up(self, known: int = 0) -> None:
         """Take in what is in the log after the first ``known`` entries, and what is staged."""
-        with bulk():
+        state, projection, host = self.state.step, self.projection.step, self.host.step
+        with bulk():  # one walk for all of them: a long log does not fit a processor's cache
             for entry in self.session.entries[known:]:
-                self.step(entry)
+                state(entry)
+                projection(entry)
+                host(entry)
         for entry in self.session.staged:
             self.step(entry)

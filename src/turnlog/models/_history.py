@@ -91,8 +91,11 @@ def _answers(message: Message, calls: list[str]) -> bool:
 
 
 def _more_results(messages: Sequence[Message], at: int) -> bool:
-    while at < len(messages) and messages[at].role != "assistant":
-        if messages[at].role == "tool":
+    while at < len(messages):
+        role = messages[at].role
+        if role == "assistant":
+            return False
+        if role == "tool":
             return True
         at += 1
     return False

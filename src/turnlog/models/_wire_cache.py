@@ -88,12 +88,19 @@ def _extend(kept: _Kept, messages: tuple[Message, ...], end: int, encode: Encode
     """``kept`` and what follows it up to ``end``. Its bytes are not copied: a long history costs nothing."""
     hasher = kept.hasher.copy()
     fresh: list[bytes] = []
+    hashed = 0
+
+    def before() -> str:
+        nonlocal hashed
+        hasher.update(b"".join([piece + b"," for piece in fresh[hashed:]]))
+        hashed = len(fresh)
+        return _short(hasher)
+
     for message in complete_calls(messages[len(kept.messages) : end]):
-        piece = encode(message, lambda: _short(hasher))
+        piece = encode(message, before)
         if piece:
-            hasher.update(piece)
-            hasher.update(b",")
             fresh.append(piece)
+    before()
     if not fresh:
         return _Kept(kept.seed, messages[:end], kept.pieces, kept.size, hasher)
     added = b",".join(fresh)

@@ -63,6 +63,8 @@ class Form(NamedTuple):
     # ── users ──
 
     def _content(self, message: Message) -> str | list[dict[str, Any]]:
+        if len(message.parts) == 1 and type(part := message.parts[0]) is TextPart:
+            return part.payload.text
         parts: list[dict[str, Any]] = []
         for part in message.parts:
             match part:
@@ -178,6 +180,9 @@ class Form(NamedTuple):
 
 
 def _joined(message: Message) -> str:
-    return "\n".join(
-        part.payload.text for part in message.parts if isinstance(part, TextPart) and part.payload.text
-    )
+    texts = [
+        part.payload.text
+        for part in message.parts
+        if part.kind == "text" and isinstance(part, TextPart) and part.payload.text
+    ]
+    return "\n".join(texts)
