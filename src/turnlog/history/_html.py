@@ -3,86 +3,36 @@
 from __future__ import annotations
 
 import base64
-import re
 from collections.abc import Iterator, Mapping, Sequence
 from html import escape
 
 from ..contract import (
+    ApprovalDecidedEntry,
     Entry,
     FileRefPart,
     ImagePart,
     Message,
     MessagePart,
+    ModelCallFailedEntry,
     ModelInputEntry,
     ModelOutputEntry,
+    RunEndedEntry,
     SystemPromptEntry,
     TextPart,
     ThinkingPart,
     ToolCallPart,
-    ToolOutcome,
     ToolResult,
     ToolResultPart,
-    ToolResultsEntry,
 )
+from ._blank import PLACEHOLDER
 from ._blobs import PREFIX
-from ._ledger import Ledger, usage_of
-from ._markdown import call_text, describe_note, describe_usage, one_line, result_text
-from ._views import visible_entries
+from ._html_page import PAGE
+from ._ledger import usage_of
+from ._markdown import result_text
+from ._prose import code_html, plain_html, prose_html
+from ._story import Story, call_text, compact, describe_usage, ending, one_line, pretty, speaker
 
 _IMAGES = {"image/png", "image/jpeg", "image/gif", "image/webp"}
-_FENCE = re.compile(r"^```[^\n]*\n(.*?)^```[ \t]*$", re.DOTALL | re.MULTILINE)
-
-_PAGE = """<!doctype html>
-<html lang="en">
-<head>
-<meta charset="utf-8">
-<meta name="viewport" content="width=device-width, initial-scale=1">
-<meta name="color-scheme" content="light dark">
-<meta name="referrer" content="no-referrer">
-<meta http-equiv="Content-Security-Policy"
-  content="default-src 'none'; style-src 'unsafe-inline'; img-src data:">
-<title>{title}</title>
-<style>
-:root {{ --ground: #fbfaf7; --ink: #21201c; --soft: #6f6b60; --line: #e3dfd4;
-  --user: #f0ece1; --code: #f4f1e9; --accent: #2f6f5e; --wrong: #a3402f; }}
-@media (prefers-color-scheme: dark) {{
-  :root {{ --ground: #191a1b; --ink: #e6e3da; --soft: #98948a; --line: #33342f;
-    --user: #24262a; --code: #202224; --accent: #7cc4ae; --wrong: #e58b78; }} }}
-* {{ box-sizing: border-box; }}
-body {{ margin: 0; background: var(--ground); color: var(--ink); font: 16px/1.6 system-ui, sans-serif; }}
-main {{ max-width: 46rem; margin: 0 auto; padding: 2.5rem 1.25rem 4rem; }}
-h1 {{ font-size: 1.5rem; line-height: 1.25; margin: 0 0 .25rem; overflow-wrap: anywhere; }}
-.about, .by, .note, footer {{ color: var(--soft); font-size: .85rem; }}
-.about {{ margin: 0 0 2rem; }}
-article {{ margin: 1.5rem 0; }}
-.by {{ margin: 0 0 .3rem; display: flex; gap: .6rem; flex-wrap: wrap; align-items: baseline; }}
-.by b {{ color: var(--ink); }}
-.user .said {{ background: var(--user); border-radius: .6rem; padding: .7rem 1rem; }}
-.text {{ white-space: pre-wrap; overflow-wrap: anywhere; }}
-.text + .text {{ margin-top: .6rem; }}
-pre {{ background: var(--code); border: 1px solid var(--line); border-radius: .4rem; padding: .7rem .9rem;
-  margin: .5rem 0; font: .85rem/1.5 ui-monospace, monospace; white-space: pre-wrap; overflow-wrap: anywhere;
-  max-height: 32rem; overflow: auto; }}
-details {{ border-left: 2px solid var(--line); margin: .5rem 0; padding-left: .8rem; }}
-summary {{ cursor: pointer; color: var(--soft); font-size: .9rem; overflow-wrap: anywhere; }}
-summary code {{ color: var(--accent); }}
-.wrong summary {{ color: var(--wrong); }}
-details p {{ color: var(--soft); font-size: .85rem; margin: .6rem 0 0; }}
-img {{ max-width: 100%; border-radius: .4rem; display: block; margin: .5rem 0; }}
-.note {{ border-top: 1px solid var(--line); padding-top: .5rem; margin: 1.2rem 0; overflow-wrap: anywhere; }}
-footer {{ border-top: 1px solid var(--line); margin-top: 3rem; padding-top: .8rem; }}
-</style>
-</head>
-<body>
-<main>
-<h1>{title}</h1>
-<p class="about">{about}</p>
-{body}
-<footer>{footer}</footer>
-</main>
-</body>
-</html>
-"""
 
 
 def render_html(entries: Sequence[Entry], *, blobs: Mapping[str, bytes] | None = None) -> str:
@@ -91,51 +41,52 @@ def render_html(entries: Sequence[Entry], *, blobs: Mapping[str, bytes] | None =
     ``blobs`` are stored bytes by name (``sha256-…``): images found there are shown. Nothing is ever loaded
     from an address.
     """
-    shown = visible_entries(entries)
-    ledger = Ledger()
-    results: dict[str, tuple[ToolResult, ToolOutcome]] = {}
-    for entry in shown:
-        ledger.apply(entry)
-        if isinstance(entry, ToolResultsEntry):
-            parts = entry.payload.message.tool_results
-            for part, outcome in zip(parts, entry.payload.outcomes, strict=False):
-                results[part.payload.tool_call_id] = (part.payload, outcome)
-    page = _Page(results, blobs or {})
+    story = Story(entries)
+    shown, usage = story.entries, story.ledger.usage
+    page = _Page(story, blobs or {})
     about = ""
     if shown:
-        about = f"{shown[-1].session_id} · {_time(shown[0].timestamp)} to {_time(shown[-1].timestamp)}"
-    return _PAGE.format(
-        title=escape(one_line(ledger.title or "Conversation")),
+        first, last = _time(shown[0].timestamp), _time(shown[-1].timestamp)
+        about = f"{shown[-1].session_id} · {first} to {last} UTC"
+    return PAGE.format(
+        title=escape(story.title),
         about=escape(about),
         body="\n".join(block for entry in shown for block in page.blocks(entry)),
-        footer=escape(describe_usage(ledger.usage) if ledger.usage else f"{len(shown)} entries"),
+        footer=escape(describe_usage(usage) if usage else f"{len(shown)} entries"),
     )
 
 
 class _Page:
-    """Calls are shown with their results, where the call was made."""
+    """Calls are shown with their approvals and results, where the call was made."""
 
-    def __init__(
-        self, results: Mapping[str, tuple[ToolResult, ToolOutcome]], blobs: Mapping[str, bytes]
-    ) -> None:
-        self._results = results
+    def __init__(self, story: Story, blobs: Mapping[str, bytes]) -> None:
+        self._story = story
         self._blobs = blobs
 
     def blocks(self, entry: Entry) -> Iterator[str]:
         if isinstance(entry, SystemPromptEntry):
-            yield f"<details><summary>System instruction</summary>{_text(entry.payload.text)}</details>"
+            yield f"<details><summary>System instruction</summary>{_said(entry.payload.text)}</details>"
         elif isinstance(entry, ModelInputEntry):
-            who = "User" if entry.payload.message.role == "user" else "System"
-            yield self._article("user", who, "", entry.timestamp, entry.payload.message)
+            yield self._article("user", speaker(entry), "", entry.timestamp, entry.payload.message)
         elif isinstance(entry, ModelOutputEntry):
-            usage = usage_of(entry.payload.message)
-            more = entry.payload.invocation.model + (f" · {describe_usage(usage)}" if usage else "")
-            yield self._article("assistant", "Assistant", more, entry.timestamp, entry.payload.message)
-        elif note := describe_note(entry):
-            yield f'<p class="note">{escape(note)}</p>'
+            yield self._answer(entry)
+        elif isinstance(entry, ApprovalDecidedEntry):
+            return  # it is told where the call is
+        elif note := self._story.note(entry):
+            wrong = isinstance(entry, ModelCallFailedEntry | RunEndedEntry)
+            yield f'<p class="note{" wrong" if wrong else ""}">{escape(note)}</p>'
+
+    def _answer(self, entry: ModelOutputEntry) -> str:
+        usage = usage_of(entry.payload.message)
+        more = entry.payload.invocation.model + (f" · {describe_usage(usage)}" if usage else "")
+        shown = self._article("assistant", "Assistant", more, entry.timestamp, entry.payload.message)
+        if cut := ending(entry):
+            shown += f'<p class="note wrong">This answer {cut}</p>'
+        return shown
 
     def _article(self, role: str, who: str, more: str, timestamp: str, message: Message) -> str:
-        said = "".join(map(self._part, message.parts))
+        plain = role == "user"
+        said = "".join(self._part(part, plain) for part in message.parts)
         about = f"<span>{escape(more)}</span>" if more else ""
         time = f'<time datetime="{escape(timestamp)}">{escape(_time(timestamp))}</time>'
         return (
@@ -143,42 +94,63 @@ class _Page:
             f'<div class="said">{said}</div></article>'
         )
 
-    def _part(self, part: MessagePart) -> str:
+    def _part(self, part: MessagePart, plain: bool = False) -> str:
         match part:
             case TextPart():
-                return _text(part.payload.text)
+                return _said(part.payload.text, plain)
             case ThinkingPart():
                 if not part.payload.text.strip():
                     return ""
-                return f"<details><summary>Thinking</summary>{_text(part.payload.text)}</details>"
+                return f"<details><summary>Thinking</summary>{_said(part.payload.text)}</details>"
             case ToolCallPart():
                 return self._call(part)
             case ToolResultPart():
-                return _code(result_text(part.payload))
+                return code_html(result_text(part.payload))
             case ImagePart():
                 return self._image(part)
             case FileRefPart():
                 return f'<p class="note">File: {escape(part.payload.path)}</p>'
 
     def _call(self, part: ToolCallPart) -> str:
-        name = escape(part.payload.tool_name)
-        result, outcome = self._results.get(part.payload.tool_call_id, (None, None))
-        status = outcome.status if outcome else "no result"
-        wrong = "" if status == "success" else ' class="wrong"'
-        took = f", {outcome.elapsed_ms} ms" if outcome and outcome.elapsed_ms is not None else ""
-        shown = "" if result is None else f"<p>Result</p>{self._result(result)}"
-        asked, came = _short(part.payload.raw_args_text), ""
-        if result is not None and not isinstance(result.content, list):
-            came = f" → {_short(result_text(result))}"
+        call_id = part.payload.tool_call_id
+        result, _ = self._story.results.get(call_id, (None, None))
+        decided = self._story.decisions.get(call_id)
+        came, images, inside = "", "", code_html(call_text(part))
+        if decided is not None and decided.arguments is not None:
+            came = f"<span>ran with {_short(compact(decided.arguments))}</span>"
+            inside += f"<p>Ran with</p>{code_html(pretty(decided.arguments))}"
+        if result is not None:
+            if not isinstance(result.content, list):
+                came += f"<span>→ {_short(result_text(result))}</span>"
+            shown, images = self._result(result)
+            inside += f"<p>Result</p>{shown}" if shown else ""
         return (
-            f"<details{wrong}><summary>Calls <code>{name}</code> {asked}{came} · {status}{took}</summary>"
-            f"{_code(call_text(part))}{shown}</details>"
+            f"<details><summary><code>{escape(part.payload.tool_name)}</code> "
+            f"{_short(part.payload.raw_args_text)}{came}{self._status(call_id)}</summary>"
+            f"{inside}</details>{images}"
         )
 
-    def _result(self, result: ToolResult) -> str:
-        if isinstance(result.content, list):
-            return "".join(map(self._part, result.content))
-        return _code(result_text(result))
+    def _status(self, call_id: str) -> str:
+        """How the call went, and who let it."""
+        _, outcome = self._story.results.get(call_id, (None, None))
+        took = f", {outcome.elapsed_ms} ms" if outcome and outcome.elapsed_ms is not None else ""
+        if outcome is not None:
+            status, css = outcome.status, "fine" if outcome.status == "success" else "wrong"
+        elif self._story.waits(call_id):
+            status, css = "waits for approval", "waits"
+        else:
+            status, css = "no result", "wrong"
+        approval = self._story.approval(call_id)
+        by = f" · {escape(approval)}" if approval else ""
+        return f'<span><b class="{css}">{status}</b>{took}{by}</span>'
+
+    def _result(self, result: ToolResult) -> tuple[str, str]:
+        """What is shown when the call is opened, and the images, which always are."""
+        if not isinstance(result.content, list):
+            return code_html(result_text(result)), ""
+        images = [part for part in result.content if isinstance(part, ImagePart)]
+        others = [part for part in result.content if not isinstance(part, ImagePart)]
+        return "".join(map(self._part, others)), "".join(map(self._image, images))
 
     def _image(self, part: ImagePart) -> str:
         image = part.payload
@@ -190,28 +162,13 @@ class _Page:
         return f'<img alt="" src="data:{image.mime_type};base64,{escape(data)}">'
 
 
-def _text(text: str) -> str:
-    """Plain text, with fenced code set apart; nothing in it becomes markup."""
-    parts: list[str] = []
-    position = 0
-    for found in _FENCE.finditer(text):
-        parts.append(_prose(text[position : found.start()]))
-        parts.append(_code(found.group(1).rstrip("\n")))
-        position = found.end()
-    parts.append(_prose(text[position:]))
-    return "".join(parts)
+def _said(text: str, plain: bool = False) -> str:
+    if text.strip() == PLACEHOLDER:
+        return f'<div class="text hidden">{PLACEHOLDER}</div>'
+    return plain_html(text) if plain else prose_html(text)
 
 
-def _prose(text: str) -> str:
-    text = text.strip("\n")
-    return f'<div class="text">{escape(text)}</div>' if text.strip() else ""
-
-
-def _code(text: str) -> str:
-    return f"<pre>{escape(text)}</pre>"
-
-
-def _short(text: str, limit: int = 60) -> str:
+def _short(text: str, limit: int = 90) -> str:
     text = one_line(text)
     return escape(text if len(text) <= limit else text[: limit - 1] + "…")
 
