@@ -206,6 +206,17 @@ def test_a_store_file_that_lost_its_end(told: Shell, tmp_path: Path) -> None:
     )
 
 
+def test_a_file_where_a_folder_of_logs_should_be(shell: Shell) -> None:
+    shell.write("notes.txt", "mine")
+    for command in (["sessions"], ["run", "-m", shell.script("Hi."), "Hi"]):
+        done = shell(*command, "--store", "jsonl:notes.txt")
+        assert (done.code, done.err) == (
+            1,
+            "ConfigInvalid: notes.txt is a file; jsonl: takes a folder of its own\n",
+        )
+    assert (shell.folder / "notes.txt").read_text() == "mine"
+
+
 def test_a_log_file_that_lost_its_end_is_repaired(tmp_path: Path) -> None:
     shell = Shell(tmp_path, "jsonl:logs")
     shell.ok("run", "-m", shell.script("Hello."), "-s", "s1", "Hi")

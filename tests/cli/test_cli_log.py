@@ -163,6 +163,19 @@ def test_compact(told: Shell) -> None:
     assert len(told.kinds("s1")) == 16
 
 
+def test_redact(any_shell: Shell) -> None:
+    shell = any_shell
+    shell.ok("run", "-m", shell.script("Is he?"), "-s", "s1", SECRET)
+    done = shell.ok("redact", "s1", "3", "--reason", "private", "--by", "ann")
+    assert done.out == "hidden; logged as entry 7\n"
+    for command in (["show", "s1"], ["export", "s1"], ["context", "s1"], ["sessions"]):
+        assert SECRET not in shell.ok(*command).out
+    assert "1 hidden by ann: private" in shell.ok("show", "s1").out
+    assert shell.ok("verify", "s1").out.startswith("sound")
+    refused = shell("redact", "s1", "99")
+    assert (refused.code, refused.err.startswith("InvalidEntry: nothing to redact")) == (1, True)
+
+
 def test_purge(any_shell: Shell) -> None:
     shell = any_shell
     shell.ok("run", "-m", shell.script("Is he?"), "-s", "s1", SECRET)

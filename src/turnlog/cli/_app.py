@@ -48,6 +48,7 @@ class Commands(click.Group):
         "export": "_export",
         "import": "_export",
         "verify": "_export",
+        "redact": "_export",
         "purge": "_export",
         "doctor": "_doctor",
     }

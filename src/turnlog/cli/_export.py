@@ -1,4 +1,4 @@
-"""``export``, ``import``, ``verify``: taking a session elsewhere and checking it."""
+"""``export``, ``import``, ``verify``, ``redact``, ``purge``: a session elsewhere, checked, made to forget."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from turnlog.contract import (
     ToolResultsEntry,
 )
 from turnlog.history import export_jsonl, import_jsonl, render_html, render_markdown, verify, visible_entries
-from turnlog.loop import purge_entries
+from turnlog.loop import purge_entries, redact_entries
 
 from ._app import FAILED, err, json_option, login, out, store_option, with_store, write_json
 from ._text import plain, safe
@@ -104,6 +104,27 @@ def verify_command(session: str, store_url: str | None, as_json: bool) -> None:
         sys.exit(FAILED)
 
 
+@click.command("redact", short_help="Hide what entries hold.")
+@click.argument("session")
+@click.argument("entries", nargs=-1, required=True, metavar="ENTRY…")
+@click.option("--reason", metavar="TEXT")
+@click.option("--by", metavar="NAME", default=login, show_default="your login")
+@store_option
+def redact_command(
+    session: str, entries: tuple[str, ...], reason: str | None, by: str, store_url: str | None
+) -> None:
+    """Hide what entries hold (by id or seq) from every view, export and future context.
+
+    The store keeps it; `turnlog purge` erases it.
+    """
+
+    async def work(store: Store) -> int:
+        named = await _entry_ids(store, session, entries)
+        return (await redact_entries(store, session, named, by=by, reason=reason)).seq
+
+    out.print(f"hidden; logged as entry {with_store(store_url, work)}")
+
+
 def _confirmed(question: str) -> bool:
     try:
         return click.confirm(question, err=True)
@@ -128,11 +149,13 @@ def purge_command(
         err.print("nothing was erased")
         sys.exit(FAILED)
 
-    async def work(store: Store) -> str:
-        known = {str(entry.seq): entry.id for entry in await store.load(session)}
-        logged = await purge_entries(
-            store, session, [known.get(name, name) for name in entries], by=by, reason=reason
-        )
-        return logged.id
+    async def work(store: Store) -> int:
+        named = await _entry_ids(store, session, entries)
+        return (await purge_entries(store, session, named, by=by, reason=reason)).seq
 
     out.print(f"erased; logged as entry {with_store(store_url, work)}")
+
+
+async def _entry_ids(store: Store, session: str, names: Sequence[str]) -> list[str]:
+    known = {str(entry.seq): entry.id for entry in await store.load(session)}
+    return [known.get(name, name) for name in names]

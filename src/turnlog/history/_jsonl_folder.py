@@ -94,6 +94,7 @@ class Folder:
     @_reading
     def sessions(self) -> list[SessionInfo]:
         if not self._folder.is_dir():
+            self._check_folder()
             return []
         found: list[SessionInfo] = []
         for path in self._folder.glob("*.jsonl"):
@@ -254,8 +255,13 @@ class Folder:
         name = quote(session_id, safe=" @+=,")
         return str(self._folder / f"{name.replace('.', '%2E')}{ending}")
 
+    def _check_folder(self) -> None:
+        if self._folder.exists() and not self._folder.is_dir():
+            raise AgentError("ConfigInvalid", f"{self._folder} is a file; jsonl: takes a folder of its own")
+
     @contextmanager
     def _locked(self, session_id: str) -> Generator[int]:
+        self._check_folder()
         self._folder.mkdir(mode=0o700, parents=True, exist_ok=True)
         with locked(self._path(session_id, ".lock"), self._busy_timeout) as lock:
             yield lock

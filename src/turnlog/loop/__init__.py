@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from ._fork import fork_session
     from ._hooks import Hooks
     from ._loop import AgentLoop
-    from ._purge import purge_entries
+    from ._purge import purge_entries, redact_entries
     from ._replay import ReplayReport, replay, replay_entries
     from ._state import CallState, RunState
 
@@ -46,6 +46,7 @@ __all__ = [
     "plan_retry",
     "purge_entries",
     "record_decision",
+    "redact_entries",
     "replay",
     "replay_entries",
     "waiting_calls",
@@ -72,6 +73,7 @@ _HOMES = {
     "plan_retry": "._decide",
     "purge_entries": "._purge",
     "record_decision": "._decisions",
+    "redact_entries": "._purge",
     "replay": "._replay",
     "replay_entries": "._replay",
     "waiting_calls": "._decisions",
