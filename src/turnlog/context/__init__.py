@@ -16,13 +16,14 @@ from ._lane import ContextStats, ModelContext
 from ._limits import LIMITS, ModelLimits, WindowOf, fold_threshold, lookup_limits, smallest_limits
 from ._options import ContextOptions
 from ._oversize import make_preview
-from ._planner import FoldPlanner, plan_fold
+from ._planner import MAX_OVERFLOW_STEPS, FoldPlanner, plan_fold
 from ._projection import Projection
 from ._recall import recall_text
 from ._tokens import TokenMeter
 from ._words import Vocabulary
 
 __all__ = [
+    "MAX_OVERFLOW_STEPS",
     "ContextBuildResult",
     "ContextDiff",
     "ContextInput",

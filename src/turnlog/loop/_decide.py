@@ -5,11 +5,11 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TypeAlias
 
+from turnlog.context import MAX_OVERFLOW_STEPS
 from turnlog.contract import AgentError, ErrorInfo, LoopLimits, RetryPolicy, TokenUsage
 
 from ._state import CallState, RunState
 
-MAX_OVERFLOW_STEPS = 3
 ABANDONED = "the process stopped before the answer was complete"
 """What the log says of a model call that was open when its process died."""
 
