@@ -70,9 +70,8 @@ def _show_message(message: Message, names: dict[str, str]) -> None:
         elif isinstance(part, ToolResultPart):
             name = names.get(part.payload.tool_call_id, part.payload.tool_call_id)
             out.print(f"[cyan]{safe(name)}[/] {safe(result_text(part))}")
-        elif part.kind in ("text", "thinking"):
-            text = part.payload.text  # pyright: ignore[reportAttributeAccessIssue, reportUnknownMemberType, reportUnknownVariableType]
-            out.print(safe(str(text)), style="dim italic" if part.kind == "thinking" else "")  # pyright: ignore[reportUnknownArgumentType]
+        elif part.kind == "text" or part.kind == "thinking":
+            out.print(safe(part.payload.text), style="dim italic" if part.kind == "thinking" else "")
         else:
             out.print(f"[dim]({part.kind})[/]")
     out.print()

@@ -6,7 +6,7 @@ checks them, gives calls their id, and puts them into the envelopes below.
 
 from __future__ import annotations
 
-from typing import ClassVar, TypeAlias
+from typing import ClassVar, Literal, TypeAlias
 
 from ._base import JsonObject, Value
 from ._run import ModelInvocationDescriptor
@@ -98,63 +98,63 @@ class _Delta(Value, frozen=True, kw_only=True, tag_field="kind"):
 
 
 class StartDelta(_Delta, frozen=True, kw_only=True, tag="start"):
-    kind: ClassVar[str] = "start"
+    kind: ClassVar[Literal["start"]] = "start"
     payload: StreamStart
     timestamp: str
     provider_raw: JsonObject | None = None
 
 
 class TextDelta(_Delta, frozen=True, kw_only=True, tag="text"):
-    kind: ClassVar[str] = "text"
+    kind: ClassVar[Literal["text"]] = "text"
     payload: TextChunk
     timestamp: str
     provider_raw: JsonObject | None = None
 
 
 class ThinkingDelta(_Delta, frozen=True, kw_only=True, tag="thinking"):
-    kind: ClassVar[str] = "thinking"
+    kind: ClassVar[Literal["thinking"]] = "thinking"
     payload: ThinkingChunk
     timestamp: str
     provider_raw: JsonObject | None = None
 
 
 class ToolCallStartDelta(_Delta, frozen=True, kw_only=True, tag="tool_call_start"):
-    kind: ClassVar[str] = "tool_call_start"
+    kind: ClassVar[Literal["tool_call_start"]] = "tool_call_start"
     payload: CallStart
     timestamp: str
     provider_raw: JsonObject | None = None
 
 
 class ToolCallArgsDelta(_Delta, frozen=True, kw_only=True, tag="tool_call_args"):
-    kind: ClassVar[str] = "tool_call_args"
+    kind: ClassVar[Literal["tool_call_args"]] = "tool_call_args"
     payload: CallArgs
     timestamp: str
     provider_raw: JsonObject | None = None
 
 
 class ToolCallEndDelta(_Delta, frozen=True, kw_only=True, tag="tool_call_end"):
-    kind: ClassVar[str] = "tool_call_end"
+    kind: ClassVar[Literal["tool_call_end"]] = "tool_call_end"
     payload: CallEnd
     timestamp: str
     provider_raw: JsonObject | None = None
 
 
 class UsageDelta(_Delta, frozen=True, kw_only=True, tag="usage"):
-    kind: ClassVar[str] = "usage"
+    kind: ClassVar[Literal["usage"]] = "usage"
     payload: TokenUsage
     timestamp: str
     provider_raw: JsonObject | None = None
 
 
 class DoneDelta(_Delta, frozen=True, kw_only=True, tag="done"):
-    kind: ClassVar[str] = "done"
+    kind: ClassVar[Literal["done"]] = "done"
     payload: StreamDone
     timestamp: str
     provider_raw: JsonObject | None = None
 
 
 class ErrorDelta(_Delta, frozen=True, kw_only=True, tag="error"):
-    kind: ClassVar[str] = "error"
+    kind: ClassVar[Literal["error"]] = "error"
     payload: StreamError
     timestamp: str
     provider_raw: JsonObject | None = None

@@ -5,7 +5,7 @@ An event about an entry comes after the append of that entry returned; none carr
 
 from __future__ import annotations
 
-from typing import ClassVar, TypeAlias
+from typing import ClassVar, Literal, TypeAlias
 
 from ._base import JsonObject, Value
 from ._deltas import MessageDelta
@@ -124,72 +124,72 @@ class _Event(Value, frozen=True, kw_only=True, tag_field="kind"):
 
 
 class InputEvent(_Event, frozen=True, kw_only=True, tag="input"):
-    kind: ClassVar[str] = "input"
+    kind: ClassVar[Literal["input"]] = "input"
     payload: InputShown
 
 
 class ModelCallEvent(_Event, frozen=True, kw_only=True, tag="model_call"):
-    kind: ClassVar[str] = "model_call"
+    kind: ClassVar[Literal["model_call"]] = "model_call"
     payload: ModelCallShown
 
 
 class ModelDeltaEvent(_Event, frozen=True, kw_only=True, tag="model_delta"):
-    kind: ClassVar[str] = "model_delta"
+    kind: ClassVar[Literal["model_delta"]] = "model_delta"
     payload: DeltaShown
 
 
 class AssistantMessageEvent(_Event, frozen=True, kw_only=True, tag="assistant_message"):
-    kind: ClassVar[str] = "assistant_message"
+    kind: ClassVar[Literal["assistant_message"]] = "assistant_message"
     payload: AssistantMessageShown
 
 
 class ToolStartedEvent(_Event, frozen=True, kw_only=True, tag="tool_started"):
-    kind: ClassVar[str] = "tool_started"
+    kind: ClassVar[Literal["tool_started"]] = "tool_started"
     payload: ToolStartedShown
 
 
 class ToolProgressEvent(_Event, frozen=True, kw_only=True, tag="tool_progress"):
-    kind: ClassVar[str] = "tool_progress"
+    kind: ClassVar[Literal["tool_progress"]] = "tool_progress"
     payload: ToolProgressShown
 
 
 class ToolResultEvent(_Event, frozen=True, kw_only=True, tag="tool_result"):
-    kind: ClassVar[str] = "tool_result"
+    kind: ClassVar[Literal["tool_result"]] = "tool_result"
     payload: ToolResultShown
 
 
 class ApprovalRequestedEvent(_Event, frozen=True, kw_only=True, tag="approval_requested"):
-    kind: ClassVar[str] = "approval_requested"
+    kind: ClassVar[Literal["approval_requested"]] = "approval_requested"
     payload: ApprovalShown
 
 
 class ApprovalDecidedEvent(_Event, frozen=True, kw_only=True, tag="approval_decided"):
-    kind: ClassVar[str] = "approval_decided"
+    kind: ClassVar[Literal["approval_decided"]] = "approval_decided"
     payload: DecisionShown
 
 
 class StatusEvent(_Event, frozen=True, kw_only=True, tag="status"):
-    kind: ClassVar[str] = "status"
+    kind: ClassVar[Literal["status"]] = "status"
     payload: StatusShown
 
 
 class RetractedEvent(_Event, frozen=True, kw_only=True, tag="retracted"):
-    kind: ClassVar[str] = "retracted"
+    kind: ClassVar[Literal["retracted"]] = "retracted"
     payload: Retracted
 
 
 class ErrorEvent(_Event, frozen=True, kw_only=True, tag="error"):
-    kind: ClassVar[str] = "error"
+    kind: ClassVar[Literal["error"]] = "error"
     payload: ErrorShown
 
 
 class ContextEvent(_Event, frozen=True, kw_only=True, tag="context"):
-    kind: ClassVar[str] = "context"
+    kind: ClassVar[Literal["context"]] = "context"
     payload: ContextShown
 
 
 class RunEndedEvent(_Event, frozen=True, kw_only=True, tag="run_ended"):
-    kind: ClassVar[str] = "run_ended"
+    kind: ClassVar[Literal["run_ended"]] = "run_ended"
     payload: RunEnd
 
 

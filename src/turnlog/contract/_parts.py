@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import ClassVar, TypeAlias
+from typing import ClassVar, Literal, TypeAlias
 
 from ._base import JsonObject, Value, find_unjson
 from ._errors import AgentError
@@ -53,27 +53,27 @@ class FileRef(Value, frozen=True, kw_only=True):
 
 
 class TextPart(Value, frozen=True, kw_only=True, tag_field="kind", tag="text"):
-    kind: ClassVar[str] = "text"
+    kind: ClassVar[Literal["text"]] = "text"
     payload: Text
 
 
 class ThinkingPart(Value, frozen=True, kw_only=True, tag_field="kind", tag="thinking"):
-    kind: ClassVar[str] = "thinking"
+    kind: ClassVar[Literal["thinking"]] = "thinking"
     payload: Thinking
 
 
 class ToolCallPart(Value, frozen=True, kw_only=True, tag_field="kind", tag="tool_call"):
-    kind: ClassVar[str] = "tool_call"
+    kind: ClassVar[Literal["tool_call"]] = "tool_call"
     payload: ToolCall
 
 
 class ImagePart(Value, frozen=True, kw_only=True, tag_field="kind", tag="image"):
-    kind: ClassVar[str] = "image"
+    kind: ClassVar[Literal["image"]] = "image"
     payload: Image
 
 
 class FileRefPart(Value, frozen=True, kw_only=True, tag_field="kind", tag="file_ref"):
-    kind: ClassVar[str] = "file_ref"
+    kind: ClassVar[Literal["file_ref"]] = "file_ref"
     payload: FileRef
 
 
@@ -91,7 +91,7 @@ class ToolResult(Value, frozen=True, kw_only=True):
 
 
 class ToolResultPart(Value, frozen=True, kw_only=True, tag_field="kind", tag="tool_result"):
-    kind: ClassVar[str] = "tool_result"
+    kind: ClassVar[Literal["tool_result"]] = "tool_result"
     payload: ToolResult
 
 

@@ -39,7 +39,6 @@ from turnlog.contract import (
     SystemPromptEntry,
     TokenUsage,
     ToolCall,
-    ToolResultPart,
     ToolResultsEntry,
     ToolsChangeEntry,
     ToolSpec,
@@ -255,11 +254,7 @@ class RunState:
 
 def may_hold_images(message: Message) -> bool:
     for part in message.parts:
-        if part.kind == "tool_result" and isinstance(part, ToolResultPart):
-            found = isinstance(part.payload.content, list)
-        else:
-            found = part.kind == "image"
-        if found:
+        if part.kind == "image" or (part.kind == "tool_result" and isinstance(part.payload.content, list)):
             return True
     return False
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import ClassVar, TypeAlias
+from typing import ClassVar, Literal, TypeAlias
 
 from .._base import JsonObject, Value
 from ._payloads import (
@@ -45,7 +45,7 @@ class _Entry(Value, frozen=True, kw_only=True, tag_field="kind"):
 
 
 class SessionHeaderEntry(_Entry, frozen=True, kw_only=True, tag="session_header"):
-    kind: ClassVar[str] = "session_header"
+    kind: ClassVar[Literal["session_header"]] = "session_header"
     payload: SessionHeader
     meta: JsonObject | None = None
     purged_digest: str | None = None
@@ -53,7 +53,7 @@ class SessionHeaderEntry(_Entry, frozen=True, kw_only=True, tag="session_header"
 
 
 class RunStartedEntry(_Entry, frozen=True, kw_only=True, tag="run_started"):
-    kind: ClassVar[str] = "run_started"
+    kind: ClassVar[Literal["run_started"]] = "run_started"
     payload: RunStarted
     meta: JsonObject | None = None
     purged_digest: str | None = None
@@ -61,7 +61,7 @@ class RunStartedEntry(_Entry, frozen=True, kw_only=True, tag="run_started"):
 
 
 class RunEndedEntry(_Entry, frozen=True, kw_only=True, tag="run_ended"):
-    kind: ClassVar[str] = "run_ended"
+    kind: ClassVar[Literal["run_ended"]] = "run_ended"
     payload: RunEnded
     meta: JsonObject | None = None
     purged_digest: str | None = None
@@ -69,7 +69,7 @@ class RunEndedEntry(_Entry, frozen=True, kw_only=True, tag="run_ended"):
 
 
 class ModelInputEntry(_Entry, frozen=True, kw_only=True, tag="model_input"):
-    kind: ClassVar[str] = "model_input"
+    kind: ClassVar[Literal["model_input"]] = "model_input"
     payload: ModelInput
     meta: JsonObject | None = None
     purged_digest: str | None = None
@@ -77,7 +77,7 @@ class ModelInputEntry(_Entry, frozen=True, kw_only=True, tag="model_input"):
 
 
 class ModelCallStartedEntry(_Entry, frozen=True, kw_only=True, tag="model_call_started"):
-    kind: ClassVar[str] = "model_call_started"
+    kind: ClassVar[Literal["model_call_started"]] = "model_call_started"
     payload: ModelCallStarted
     meta: JsonObject | None = None
     purged_digest: str | None = None
@@ -85,7 +85,7 @@ class ModelCallStartedEntry(_Entry, frozen=True, kw_only=True, tag="model_call_s
 
 
 class ModelCallFailedEntry(_Entry, frozen=True, kw_only=True, tag="model_call_failed"):
-    kind: ClassVar[str] = "model_call_failed"
+    kind: ClassVar[Literal["model_call_failed"]] = "model_call_failed"
     payload: ModelCallFailed
     meta: JsonObject | None = None
     purged_digest: str | None = None
@@ -93,7 +93,7 @@ class ModelCallFailedEntry(_Entry, frozen=True, kw_only=True, tag="model_call_fa
 
 
 class ModelOutputEntry(_Entry, frozen=True, kw_only=True, tag="model_output"):
-    kind: ClassVar[str] = "model_output"
+    kind: ClassVar[Literal["model_output"]] = "model_output"
     payload: ModelOutput
     meta: JsonObject | None = None
     purged_digest: str | None = None
@@ -101,7 +101,7 @@ class ModelOutputEntry(_Entry, frozen=True, kw_only=True, tag="model_output"):
 
 
 class ToolsChangeEntry(_Entry, frozen=True, kw_only=True, tag="tools_change"):
-    kind: ClassVar[str] = "tools_change"
+    kind: ClassVar[Literal["tools_change"]] = "tools_change"
     payload: ToolsChange
     meta: JsonObject | None = None
     purged_digest: str | None = None
@@ -109,7 +109,7 @@ class ToolsChangeEntry(_Entry, frozen=True, kw_only=True, tag="tools_change"):
 
 
 class ToolStartedEntry(_Entry, frozen=True, kw_only=True, tag="tool_started"):
-    kind: ClassVar[str] = "tool_started"
+    kind: ClassVar[Literal["tool_started"]] = "tool_started"
     payload: ToolStarted
     meta: JsonObject | None = None
     purged_digest: str | None = None
@@ -117,7 +117,7 @@ class ToolStartedEntry(_Entry, frozen=True, kw_only=True, tag="tool_started"):
 
 
 class ToolResultsEntry(_Entry, frozen=True, kw_only=True, tag="tool_results"):
-    kind: ClassVar[str] = "tool_results"
+    kind: ClassVar[Literal["tool_results"]] = "tool_results"
     payload: ToolResults
     meta: JsonObject | None = None
     purged_digest: str | None = None
@@ -125,7 +125,7 @@ class ToolResultsEntry(_Entry, frozen=True, kw_only=True, tag="tool_results"):
 
 
 class ApprovalRequestedEntry(_Entry, frozen=True, kw_only=True, tag="approval_requested"):
-    kind: ClassVar[str] = "approval_requested"
+    kind: ClassVar[Literal["approval_requested"]] = "approval_requested"
     payload: ApprovalRequested
     meta: JsonObject | None = None
     purged_digest: str | None = None
@@ -133,7 +133,7 @@ class ApprovalRequestedEntry(_Entry, frozen=True, kw_only=True, tag="approval_re
 
 
 class ApprovalDecidedEntry(_Entry, frozen=True, kw_only=True, tag="approval_decided"):
-    kind: ClassVar[str] = "approval_decided"
+    kind: ClassVar[Literal["approval_decided"]] = "approval_decided"
     payload: ApprovalDecided
     meta: JsonObject | None = None
     purged_digest: str | None = None
@@ -141,7 +141,7 @@ class ApprovalDecidedEntry(_Entry, frozen=True, kw_only=True, tag="approval_deci
 
 
 class ModelChangeEntry(_Entry, frozen=True, kw_only=True, tag="model_change"):
-    kind: ClassVar[str] = "model_change"
+    kind: ClassVar[Literal["model_change"]] = "model_change"
     payload: ModelChange
     meta: JsonObject | None = None
     purged_digest: str | None = None
@@ -149,7 +149,7 @@ class ModelChangeEntry(_Entry, frozen=True, kw_only=True, tag="model_change"):
 
 
 class RuntimeInitEntry(_Entry, frozen=True, kw_only=True, tag="runtime_init"):
-    kind: ClassVar[str] = "runtime_init"
+    kind: ClassVar[Literal["runtime_init"]] = "runtime_init"
     payload: RuntimeInit
     meta: JsonObject | None = None
     purged_digest: str | None = None
@@ -157,7 +157,7 @@ class RuntimeInitEntry(_Entry, frozen=True, kw_only=True, tag="runtime_init"):
 
 
 class SystemPromptEntry(_Entry, frozen=True, kw_only=True, tag="system_prompt"):
-    kind: ClassVar[str] = "system_prompt"
+    kind: ClassVar[Literal["system_prompt"]] = "system_prompt"
     payload: SystemPrompt
     meta: JsonObject | None = None
     purged_digest: str | None = None
@@ -165,7 +165,7 @@ class SystemPromptEntry(_Entry, frozen=True, kw_only=True, tag="system_prompt"):
 
 
 class WidgetEventEntry(_Entry, frozen=True, kw_only=True, tag="widget_event"):
-    kind: ClassVar[str] = "widget_event"
+    kind: ClassVar[Literal["widget_event"]] = "widget_event"
     payload: WidgetEvent
     meta: JsonObject | None = None
     purged_digest: str | None = None
@@ -173,7 +173,7 @@ class WidgetEventEntry(_Entry, frozen=True, kw_only=True, tag="widget_event"):
 
 
 class FoldEntry(_Entry, frozen=True, kw_only=True, tag="fold"):
-    kind: ClassVar[str] = "fold"
+    kind: ClassVar[Literal["fold"]] = "fold"
     payload: Fold
     meta: JsonObject | None = None
     purged_digest: str | None = None
@@ -181,7 +181,7 @@ class FoldEntry(_Entry, frozen=True, kw_only=True, tag="fold"):
 
 
 class CompactionSummaryEntry(_Entry, frozen=True, kw_only=True, tag="compaction_summary"):
-    kind: ClassVar[str] = "compaction_summary"
+    kind: ClassVar[Literal["compaction_summary"]] = "compaction_summary"
     payload: CompactionSummary
     meta: JsonObject | None = None
     purged_digest: str | None = None
@@ -189,7 +189,7 @@ class CompactionSummaryEntry(_Entry, frozen=True, kw_only=True, tag="compaction_
 
 
 class BranchSummaryEntry(_Entry, frozen=True, kw_only=True, tag="branch_summary"):
-    kind: ClassVar[str] = "branch_summary"
+    kind: ClassVar[Literal["branch_summary"]] = "branch_summary"
     payload: BranchSummary
     meta: JsonObject | None = None
     purged_digest: str | None = None
@@ -197,7 +197,7 @@ class BranchSummaryEntry(_Entry, frozen=True, kw_only=True, tag="branch_summary"
 
 
 class RedactionEntry(_Entry, frozen=True, kw_only=True, tag="redaction"):
-    kind: ClassVar[str] = "redaction"
+    kind: ClassVar[Literal["redaction"]] = "redaction"
     payload: Redaction
     meta: JsonObject | None = None
     purged_digest: str | None = None
@@ -205,7 +205,7 @@ class RedactionEntry(_Entry, frozen=True, kw_only=True, tag="redaction"):
 
 
 class PurgeEntry(_Entry, frozen=True, kw_only=True, tag="purge"):
-    kind: ClassVar[str] = "purge"
+    kind: ClassVar[Literal["purge"]] = "purge"
     payload: Purge
     meta: JsonObject | None = None
     purged_digest: str | None = None
@@ -213,7 +213,7 @@ class PurgeEntry(_Entry, frozen=True, kw_only=True, tag="purge"):
 
 
 class DeltaBatchEntry(_Entry, frozen=True, kw_only=True, tag="delta_batch"):
-    kind: ClassVar[str] = "delta_batch"
+    kind: ClassVar[Literal["delta_batch"]] = "delta_batch"
     payload: DeltaBatch
     meta: JsonObject | None = None
     purged_digest: str | None = None
@@ -221,7 +221,7 @@ class DeltaBatchEntry(_Entry, frozen=True, kw_only=True, tag="delta_batch"):
 
 
 class CustomEntry(_Entry, frozen=True, kw_only=True, tag="custom"):
-    kind: ClassVar[str] = "custom"
+    kind: ClassVar[Literal["custom"]] = "custom"
     payload: Custom
     meta: JsonObject | None = None
     purged_digest: str | None = None

@@ -180,9 +180,5 @@ class Form(NamedTuple):
 
 
 def _joined(message: Message) -> str:
-    texts = [
-        part.payload.text
-        for part in message.parts
-        if part.kind == "text" and isinstance(part, TextPart) and part.payload.text
-    ]
+    texts = [part.payload.text for part in message.parts if part.kind == "text" and part.payload.text]
     return "\n".join(texts)
