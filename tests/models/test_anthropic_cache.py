@@ -46,8 +46,8 @@ async def test_marks_never_stand_on_thinking() -> None:
     answer = says(thought("t", signature="s"), calls("c1"))
     body = await ask([*HELLO, answer, results(("c1", "x"))])
     assert marks(body) == ["tools", "0", "3"]
-    paused = says("a", thought("t", signature="s"))
-    assert marks(await ask([*HELLO, paused])) == ["0", "3"]
+    thoughtful = says("a", thought("t", signature="s"), "b")
+    assert marks(await ask([*HELLO, thoughtful])) == ["0", "4"]
 
 
 async def test_marks_can_be_changed_and_switched_off() -> None:

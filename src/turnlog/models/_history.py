@@ -27,6 +27,10 @@ from turnlog.contract import (
 )
 
 NO_RESULT = "No result was recorded for this call: it was not run, or its outcome was lost."
+PICTURES = frozenset({"image/jpeg", "image/png", "image/gif", "image/webp"})
+"""The kinds of images that nearly every provider takes."""
+
+_BASE64 = re.compile(r"[A-Za-z0-9+/]+={0,2}")
 _NAME = re.compile(r"[A-Za-z0-9_-]{1,64}")
 _NOT_IN_NAMES = re.compile(r"[^A-Za-z0-9_-]+")
 
@@ -164,16 +168,29 @@ def own_data(provider_data: JsonObject | None, family: str) -> JsonObject | None
 def data_url(image: Image) -> str | None:
     """The address to give a provider: the image itself, or where it lies; None when neither can be sent."""
     if image.data is not None:
-        return f"data:{image.mime_type};base64,{image.data}"
-    if image.url is not None and image.url.startswith(("http://", "https://", "data:")):
-        return image.url
-    return None
+        return f"data:{image.mime_type};base64,{image.data}" if _is_base64(image.data) else None
+    url = image.url or ""
+    if url.startswith("data:"):
+        inline = split_data_url(url)
+        return url if inline is not None and _is_base64(inline[1]) else None
+    return url if url.startswith(("http://", "https://")) else None
+
+
+def picture_url(image: Image) -> str | None:
+    """``data_url`` for servers that take pictures alone; None also for an image of a kind they refuse."""
+    url = data_url(image)
+    inline = split_data_url(url or "")
+    return url if inline is None or (inline[0] or image.mime_type) in PICTURES else None
 
 
 def split_data_url(url: str) -> tuple[str, str] | None:
     """(mime type, base64) of a ``data:`` address; None for any other."""
     found = re.fullmatch(r"data:([^;,]*);base64,(.*)", url, re.DOTALL)
     return (found.group(1), found.group(2)) if found else None
+
+
+def _is_base64(text: str) -> bool:
+    return len(text) % 4 != 1 and _BASE64.fullmatch(text) is not None
 
 
 def image_note(image: Image) -> str:
@@ -183,8 +200,13 @@ def image_note(image: Image) -> str:
 
 
 def missing_note(image: Image) -> str:
-    """What stands in for an image whose bytes are not here."""
+    """What stands in for an image whose bytes are not here, or are none."""
     return f"[image ({image.mime_type}): its data is not available]"
+
+
+def unseen_note(image: Image) -> str:
+    """What stands in for an image that cannot be sent, whatever the reason."""
+    return image_note(image) if data_url(image) else missing_note(image)
 
 
 def file_note(file: FileRef) -> str:

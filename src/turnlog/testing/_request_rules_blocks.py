@@ -26,8 +26,14 @@ def anthropic_rules(body: JsonObject, found: Findings, model: str | None) -> Non
     for at, (role, blocks) in enumerate(turns):
         place = f"messages[{at}]"
         found.need(blocks, f"{place} has no content")
+        texts = [block.get("text") for block in _of(blocks, "text")]
+        says_something = any(isinstance(text, str) and text.strip() for text in texts)
         for block in blocks:
-            _anthropic_block(block, str(role), found, place)
+            # An answer's white space is taken beside its other text, though not alone.
+            if role != "assistant" or not says_something or block.get("type") != "text":
+                _anthropic_block(block, str(role), found, place)
+            else:
+                found.need(block.get("text"), f"a text in {place} is empty")
         if role == "assistant":
             after = turns[at + 1][1] if at + 1 < len(turns) else []
             _anthropic_answered(blocks, after, found, place)

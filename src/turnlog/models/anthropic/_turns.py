@@ -24,13 +24,21 @@ from turnlog.contract import (
     encode,
 )
 
-from .._history import data_url, file_note, image_note, missing_note, own_data, safe_name, split_data_url
+from .._history import (
+    PICTURES,
+    data_url,
+    file_note,
+    image_note,
+    missing_note,
+    own_data,
+    safe_name,
+    split_data_url,
+)
 from ._blocks import ORIGIN, as_object, as_text
 
 ANCHOR_EVERY = 15
 """A mark every so many blocks is found again: the API looks back over 20."""
 
-_IMAGES = frozenset({"image/jpeg", "image/png", "image/gif", "image/webp"})
 _NO_RESULT_TEXT = "The tool failed and said nothing."
 _EMPTY: JsonObject = {}
 
@@ -171,6 +179,8 @@ class Turns:
                     blocks.append(self._call(part.payload))
                 case ToolResultPart() | ImagePart() | FileRefPart():
                     raise _misplaced("assistant", part)
+        while blocks and (blocks[-1] is None or not blocks[-1].markable):
+            blocks.pop()  # thinking that nothing followed
         return blocks
 
     def _thought(self, part: ThinkingPart) -> _Wired | None:
@@ -304,7 +314,7 @@ def _image(image: Image) -> JsonObject:
     if inline is None:
         return {"type": "image", "source": {"type": "url", "url": url}}
     mime_type, data = inline[0] or image.mime_type, inline[1]
-    if mime_type not in _IMAGES:
+    if mime_type not in PICTURES:
         return {"type": "text", "text": image_note(image)}
     return {"type": "image", "source": {"type": "base64", "media_type": mime_type, "data": data}}
 

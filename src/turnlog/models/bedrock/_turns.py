@@ -134,6 +134,8 @@ class Turns:
                     blocks.append(self._call(part.payload))
                 case ToolResultPart() | ImagePart() | FileRefPart():
                     raise _misplaced("assistant", part)
+        while blocks and (blocks[-1] is None or "reasoningContent" in blocks[-1]):
+            blocks.pop()  # thinking that nothing followed
         return blocks
 
     def _own(self, data: JsonObject | None) -> JsonObject:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import string
 from typing import Any, NamedTuple
 
@@ -20,20 +21,23 @@ from turnlog.contract import (
 )
 
 from .._history import (
-    data_url,
     file_note,
     image_note,
-    missing_note,
     own_data,
+    picture_url,
     result_text,
     safe_name,
     short_id,
+    unseen_note,
 )
 from .._wire_cache import Digest
 from ._quirks import ReasoningBack
 
 FAMILY = "openai-chat"
 _ALPHANUMERIC = string.ascii_letters + string.digits
+_ID = re.compile(r"[\x21-\x7e]{1,40}")
+"""What OpenAI takes as the id of a call."""
+
 _json = msgspec.json.Encoder().encode
 
 
@@ -53,7 +57,8 @@ class Form(NamedTuple):
                 text = _joined(message)
                 return _json({"role": "system", "content": text}) if text else b""
             case "user":
-                return _json({"role": "user", "content": self._content(message)})
+                content = self._content(message)
+                return _json({"role": "user", "content": content}) if content else b""
             case "assistant":
                 said = self._assistant(message, before)
                 return _json(said) if said else b""
@@ -64,12 +69,13 @@ class Form(NamedTuple):
 
     def _content(self, message: Message) -> str | list[dict[str, Any]]:
         if len(message.parts) == 1 and type(part := message.parts[0]) is TextPart:
-            return part.payload.text
+            return part.payload.text if part.payload.text.strip() else ""
         parts: list[dict[str, Any]] = []
         for part in message.parts:
             match part:
                 case TextPart():
-                    parts.append({"type": "text", "text": part.payload.text})
+                    if part.payload.text.strip():  # blank text is refused by some
+                        parts.append({"type": "text", "text": part.payload.text})
                 case ImagePart():
                     parts.append(self._image(part.payload))
                 case FileRefPart():
@@ -78,14 +84,14 @@ class Form(NamedTuple):
                     pass  # no user's message holds one
         if all(part["type"] == "text" for part in parts):
             return "\n".join(part["text"] for part in parts)
-        return [part for part in parts if part["type"] != "text" or part["text"]]
+        return parts
 
     def _image(self, image: Image) -> dict[str, Any]:
         if not self.images:
             return {"type": "text", "text": image_note(image)}
-        url = data_url(image)
+        url = picture_url(image)
         if url is None:
-            return {"type": "text", "text": missing_note(image)}
+            return {"type": "text", "text": unseen_note(image)}
         return {"type": "image_url", "image_url": {"url": url}}
 
     # ── the model ──
@@ -176,9 +182,14 @@ class Form(NamedTuple):
         return wire
 
     def _id(self, call_id: str) -> str:
-        return short_id(call_id, 9, _ALPHANUMERIC) if self.nine_character_ids else call_id
+        if self.nine_character_ids:
+            return short_id(call_id, 9, _ALPHANUMERIC)
+        return call_id if _ID.fullmatch(call_id) else short_id(call_id, 24, _ALPHANUMERIC)
 
 
 def _joined(message: Message) -> str:
-    texts = [part.payload.text for part in message.parts if part.kind == "text" and part.payload.text]
-    return "\n".join(texts)
+    """The texts of ``message``; nothing where all of them are blank."""
+    text = "\n".join(
+        [part.payload.text for part in message.parts if part.kind == "text" and part.payload.text]
+    )
+    return text if text.strip() else ""

@@ -2,11 +2,20 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any, cast
 
 import msgspec
 
-from turnlog.contract import JsonObject, SpecificTool, ToolChoice, ToolSpec
+from turnlog.contract import (
+    JsonObject,
+    Message,
+    SpecificTool,
+    TextPart,
+    ThinkingPart,
+    ToolChoice,
+    ToolSpec,
+)
 
 from .._config import ModelRequest
 from .._history import is_strict, object_schema, safe_name
@@ -16,6 +25,9 @@ from ._messages import Form
 from ._quirks import Quirks
 
 _json = msgspec.json.Encoder().encode
+_NO_INPUT = b'{"role":"user","content":"Begin."}'
+_GO_ON = b'{"role":"user","content":"Continue."}'
+"""Mistral refuses a conversation whose last word is the model's."""
 
 
 class RequestBuilder:
@@ -36,6 +48,10 @@ class RequestBuilder:
         if request.system_prompt:
             system = _json({"role": "system", "content": request.system_prompt})
         wire = self._messages(request, form, system + tools)
+        if not wire.pieces:
+            wire = wire._replace(pieces=(_NO_INPUT,))
+        elif quirks.nine_character_ids and _ends_with_answer(request.messages):
+            wire = wire._replace(pieces=(*wire.pieces, _GO_ON))
         fields = _fields(config, request, quirks)
         fields = {name: value for name, value in fields.items() if value is not None and name not in extra}
         if "messages" in extra or "tools" in extra:  # someone's own words replace ours
@@ -60,6 +76,15 @@ class RequestBuilder:
             data = _json([_tool(spec, strict) for spec in specs])
             self._tools = (specs, strict, data)
         return data
+
+
+def _ends_with_answer(messages: Sequence[Message]) -> bool:
+    for message in reversed(messages):
+        if message.text.strip() or message.tool_calls:
+            return message.role == "assistant" and not message.tool_calls
+        if any(not isinstance(part, TextPart | ThinkingPart) for part in message.parts):
+            return False  # pictures, files, results
+    return False
 
 
 def _listed(system: bytes, wire: Wire) -> list[bytes]:

@@ -22,14 +22,14 @@ from turnlog.contract import (
 )
 
 from .._history import (
-    data_url,
     file_note,
     image_note,
-    missing_note,
     own_data,
+    picture_url,
     result_parts,
     result_text,
     safe_name,
+    unseen_note,
 )
 from .._wire_cache import Digest
 from ._events import as_object, as_text
@@ -104,16 +104,17 @@ class InputWriter:
     def _shown(self, part: TextPart | ImagePart | FileRefPart) -> JsonObject | None:
         match part:
             case TextPart():
-                return {"type": "input_text", "text": part.payload.text} if part.payload.text else None
+                text = part.payload.text
+                return {"type": "input_text", "text": text} if text.strip() else None
             case ImagePart():
                 return self._image(part.payload)
             case FileRefPart():
                 return {"type": "input_text", "text": file_note(part.payload)}
 
     def _image(self, image: Image) -> JsonObject:
-        url = data_url(image) if self._form.images else None
+        url = picture_url(image) if self._form.images else None
         if url is None:
-            note = missing_note(image) if self._form.images else image_note(image)
+            note = unseen_note(image) if self._form.images else image_note(image)
             return {"type": "input_text", "text": note}
         return {"type": "input_image", "image_url": url, "detail": "auto"}
 
@@ -124,7 +125,7 @@ class InputWriter:
         for part in message.parts:
             match part:
                 case TextPart():
-                    if part.payload.text:
+                    if part.payload.text.strip():
                         own = own_data(part.payload.provider_data, FAMILY) or _NONE
                         items.append(_said(part.payload.text, own))
                 case ToolCallPart():
