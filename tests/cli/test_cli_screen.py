@@ -111,6 +111,14 @@ def test_a_late_answer_is_waited_for_in_sight(shell: Shell) -> None:
         assert terminal.until("At last.").endswith("\r\x1b[2KAt last.")
 
 
+def test_a_recap_is_waited_for_in_sight(shell: Shell) -> None:
+    shell.ok("run", "-m", shell.script("Hello."), "-s", "s1", "Hi")
+    shell.env["TERM"] = "xterm"
+    with shell.terminal("compact", "s1", "-m", shell.script("We said hello.")) as terminal:
+        terminal.until("writes a recap")
+        assert terminal.wait() == 0
+
+
 def test_a_chat_in_which_nothing_was_said_was_not_kept(shell: Shell) -> None:
     with shell.terminal("chat", "-m", shell.script("Hello."), "-s", "s1") as terminal:
         terminal.until("> ")

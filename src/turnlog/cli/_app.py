@@ -88,8 +88,8 @@ def store_url_of(url: str | None) -> str:
     return url or default_store_url()
 
 
-def with_store(url: str | None, work: Callable[[Store], Awaitable[T]]) -> T:
-    """Open the store, do ``work`` with it, close it."""
+def with_store(url: str | None, work: Callable[[Store], Awaitable[T]], *, doing: str | None = None) -> T:
+    """Open the store, do ``work`` with it, close it. ``doing`` says on a terminal what takes so long."""
 
     async def go() -> T:
         store = open_store(store_url_of(url))
@@ -98,7 +98,10 @@ def with_store(url: str | None, work: Callable[[Store], Awaitable[T]]) -> T:
         finally:
             await store.close()
 
-    return asyncio.run(go())
+    if doing is None or not err.is_terminal or err.is_dumb_terminal:
+        return asyncio.run(go())
+    with err.status(f"[dim]{doing}[/]"):
+        return asyncio.run(go())
 
 
 def write_json(value: object) -> None:

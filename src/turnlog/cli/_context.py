@@ -118,7 +118,8 @@ def compact_command(session: str, model: str | None, store_url: str | None) -> N
             if chosen is not None:
                 await chosen.close()
 
-    entries = with_store(store_url, work)
+    doing = f"{safe(model)} writes a recap" if model else None
+    entries = with_store(store_url, work, doing=doing)
     folds = [entry.payload for entry in entries if isinstance(entry, FoldEntry)]
     for fold in folds:
         out.print(f"folded: {fold.tokens_before} → {fold.tokens_after} tokens, estimated")

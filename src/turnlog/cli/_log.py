@@ -128,7 +128,9 @@ def _usage(state: RunState) -> str:
 @json_option
 def replay_command(session: str, store_url: str | None, as_json: bool) -> None:
     """Run a session again without network or side effects, and compare every entry."""
-    report: ReplayReport = with_store(store_url, lambda store: replay(store, session))
+    report: ReplayReport = with_store(
+        store_url, lambda store: replay(store, session), doing="comparing every entry"
+    )
     if as_json:
         write_json(report)
     elif report.identical:
