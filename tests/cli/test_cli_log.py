@@ -118,6 +118,7 @@ def look() -> bytes:
     turns = ({"toolCalls": [{"name": "look"}]}, "A dot.")
     shell.ok("run", "-m", shell.script(*turns), "-t", "pictures.py", "-s", "s1", "Look")
     assert f"data:image/png;base64,{dot}" in shell.ok("export", "s1", "--format", "html").out
+    assert "look success (image/png)" in shell.ok("show", "s1").out
 
 
 def test_verify_finds_what_was_changed(tmp_path: Path) -> None:

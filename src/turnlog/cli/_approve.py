@@ -21,7 +21,7 @@ from ._text import safe, whole
 @click.option("--deny", "action", flag_value="deny", help="Do not run it; the model is told.")
 @click.option("--abort", "action", flag_value="abort", help="End the run.")
 @click.option("--modify", "arguments", metavar="JSON", help="Run it with these arguments instead.")
-@click.option("--note", metavar="TEXT", help="Words for the model.")
+@click.option("--note", metavar="TEXT", help="Words for the log; with --deny the model reads them.")
 @click.option("--by", metavar="NAME", default=login, show_default="your login")
 @store_option
 @json_option

@@ -21,7 +21,9 @@ from turnlog.contract import (
     Entry,
     ErrorEvent,
     ErrorShown,
+    FileRefPart,
     FoldEntry,
+    ImagePart,
     InputEvent,
     Message,
     MessageDelta,
@@ -44,6 +46,7 @@ from turnlog.contract import (
     StatusEvent,
     SystemPromptEntry,
     TextDelta,
+    TextPart,
     ThinkingDelta,
     ToolProgressEvent,
     ToolResultEvent,
@@ -157,7 +160,21 @@ class EventPrinter:
 
 def result_text(part: ToolResultPart) -> str:
     content = part.payload.content
-    return content if isinstance(content, str) else encode(content).decode()
+    if isinstance(content, str):
+        return content
+    if isinstance(content, dict):
+        return encode(content).decode()
+    return "\n".join(map(_shown, content))
+
+
+def _shown(part: TextPart | ImagePart | FileRefPart) -> str:
+    match part:
+        case TextPart():
+            return part.payload.text
+        case ImagePart():
+            return f"({part.payload.mime_type})"
+        case FileRefPart():
+            return f"({part.payload.path})"
 
 
 def entry_line(entry: Entry, width: int | None = None) -> Text:
