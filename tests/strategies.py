@@ -114,6 +114,8 @@ def _typed(info: inspect.Type) -> st.SearchStrategy[Any]:
             return st.sampled_from(info.values)
         case inspect.ListType():
             return st.lists(_typed(info.item_type), max_size=2)
+        case inspect.DictType() if isinstance(info.value_type, inspect.StrType):
+            return st.dictionaries(st.text(ALPHABET, max_size=6), TEXT, max_size=3)
         case inspect.DictType():
             return JSON_OBJECTS
         case inspect.TupleType():

@@ -73,6 +73,17 @@ def test_with_other_arguments(shell: Shell, call: str) -> None:
     assert shell.ok("replay", "s1").out.startswith("identical")
 
 
+@pytest.mark.spec("A-1")
+def test_arguments_that_do_not_fit_leave_it_waiting(shell: Shell, call: str) -> None:
+    done = shell("approve", "s1", call, "--modify", '{"file": "y"}')
+    assert done.code == 1
+    assert "ApprovalInvalid: these arguments do not fit 'delete': path: is required but missing" in done.err
+    assert shell.ok("approve", "s1", "--json").lines[0]["toolCallId"] == call
+    shell.ok("approve", "s1", call, "--modify", '{"path": "y"}')
+    go_on(shell)
+    assert effects(shell) == "deleted y\n"
+
+
 def test_aborted(shell: Shell, call: str) -> None:
     shell.ok("approve", "s1", call, "--abort")
     assert go_on(shell).code == 130

@@ -37,6 +37,17 @@ def test_sessions(told: Shell) -> None:
     assert told.ok("sessions").out.splitlines()[0].split()[:3] == ["session", "entries", "changed"]
 
 
+@pytest.mark.spec("H-14")
+def test_a_session_is_called_what_it_was_called(shell: Shell) -> None:
+    shell.ok("run", "-m", shell.script("Hi."), "-s", "s1", "--title", "Trip to [Rome]", "Hello.")
+    shell.ok("run", "-m", shell.script("Hi."), "-s", "s1", "--title", "Trip to [Rome]", "Again.")
+    assert "Trip to [Rome]" in shell.ok("sessions").out
+    assert shell.ok("sessions", "--json").lines[0]["title"] == "Trip to [Rome]"
+    other = shell("run", "-m", shell.script("Hi."), "-s", "s1", "--title", "Oslo", "Again.")
+    assert other.code == 1 and "with the title 'Trip to [Rome]'" in other.err
+    assert shell.ok("replay", "s1").out.startswith("identical")
+
+
 def test_show(told: Shell) -> None:
     shown = told.ok("show", "s1").out.splitlines()
     kinds = told.kinds("s1")

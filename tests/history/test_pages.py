@@ -53,7 +53,7 @@ async def test_a_decision_is_told_with_its_call_and_what_ran_instead() -> None:
     ask = calls("refund", order="4711", amount=80)
     agent, store = await _tell(ask, "Paid.", ask)
     await agent.run("Refund 4711.", session="s1")
-    (call,) = await agent.waiting("s1")
+    (call,) = await agent.pending("s1")
     await agent.decide(
         "s1",
         call.tool_call_id,

@@ -5,8 +5,9 @@ from __future__ import annotations
 import pytest
 
 from loop.scenarios import SESSION, Stage, call, decide, die_at
-from turnlog.contract import ToolPolicy
-from turnlog.loop import replay
+from turnlog import tool
+from turnlog.contract import AgentError, ToolPolicy
+from turnlog.loop import record_decision, replay
 from turnlog.testing import Turn
 
 
@@ -96,3 +97,88 @@ async def test_other_calls_run_while_one_waits() -> None:
     await agent.resume(SESSION)
     assert stage.effects == ["add 1 1", "send a: b"]
     assert (await replay(stage.store, SESSION)).identical
+
+
+@pytest.mark.spec("A-1", "A-3", "E-2")
+@pytest.mark.parametrize("where", ["agent", "elsewhere"])
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        ({"to": "ann"}, "text: is required but missing"),
+        ({"to": "ann", "text": 5}, r"text: .*found 5"),
+        ({"to": "ann", "text": "hi", "cc": "eve"}, "cc: there is no such field"),
+    ],
+)
+async def test_arguments_that_do_not_fit_are_refused_and_the_call_goes_on_waiting(
+    where: str, arguments: dict[str, object], words: str
+) -> None:
+    """Whoever decides need not have the tool: the log has its schema."""
+    stage = Stage()
+    agent = stage.agent([Turn(tool_calls=[call("send", to="bob", text="hello")]), "Told."])
+    await agent.run("Greet Bob.", session=SESSION)
+    (waiting,) = await agent.pending(SESSION)
+
+    async def modify(arguments: dict[str, object]) -> None:
+        options = {"by": "carol", "arguments": arguments}
+        if where == "agent":
+            await agent.decide(SESSION, waiting.tool_call_id, "modify", **options)
+        else:
+            await record_decision(stage.store, SESSION, waiting.tool_call_id, "modify", **options)
+
+    before = await stage.store.load(SESSION)
+    with pytest.raises(AgentError, match=words) as wrong:
+        await modify(arguments)
+    assert wrong.value.code == "ApprovalInvalid" and "still waits" in wrong.value.message
+    assert await stage.store.load(SESSION) == before
+    assert await agent.pending(SESSION) == [waiting]
+    await modify({"to": "ann", "text": "good evening"})
+    result = await agent.resume(SESSION)
+    assert result is not None and result.text == "Told."
+    assert stage.effects == ["send ann: good evening"]
+
+
+@pytest.mark.spec("A-1")
+async def test_the_tool_itself_has_the_last_word_on_arguments_where_it_is_known() -> None:
+    from typing import Annotated
+
+    from pydantic import AfterValidator
+
+    def even(number: int) -> int:
+        if number % 2:
+            raise ValueError("should be even")
+        return number
+
+    @tool(requires_approval=True, timeout=None)
+    async def pay(amount: Annotated[int, AfterValidator(even)]) -> str:
+        """Pay."""
+        return f"paid {amount}"
+
+    stage = Stage()
+    agent = stage.agent([Turn(tool_calls=[call("pay", amount=4)]), "Paid."], tools=[pay])
+    await agent.run("Pay.", session=SESSION)
+    (waiting,) = await agent.pending(SESSION)
+    with pytest.raises(AgentError, match="amount: should be even"):
+        await agent.decide(SESSION, waiting.tool_call_id, "modify", by="carol", arguments={"amount": 5})
+    await agent.decide(SESSION, waiting.tool_call_id, "modify", by="carol", arguments={"amount": 6})
+    await agent.resume(SESSION)
+    assert await outcomes(stage) == [("success", None)]
+
+
+@pytest.mark.spec("A-2")
+async def test_what_waits_can_be_listed() -> None:
+    stage = Stage()
+    calls = [call("send", to="bob", text="one"), call("send", to="ann", text="two")]
+    agent = stage.agent([Turn(tool_calls=calls), "Both."], approval_ttl=60.0)
+    await agent.run("Go.", session=SESSION)
+    first, second = await agent.pending(SESSION)
+    assert (first.tool_name, first.arguments) == ("send", {"to": "bob", "text": "one"})
+    assert second.arguments == {"to": "ann", "text": "two"}
+    assert first.requested_at < (first.expires_at or "")
+    entries = {entry.id: entry for entry in await stage.store.load(SESSION)}
+    assert entries[first.entry_id].payload.digest == first.digest
+    await agent.decide(SESSION, first.tool_call_id, "approve", by="carol")
+    assert [each.tool_call_id for each in await agent.pending(SESSION)] == [second.tool_call_id]
+    await agent.decide(SESSION, second.tool_call_id, "deny", by="carol")
+    assert await agent.pending(SESSION) == []
+    with pytest.raises(AgentError, match="SessionNotFound"):
+        await agent.pending("nowhere")

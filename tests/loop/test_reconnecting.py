@@ -35,10 +35,10 @@ async def test_a_client_goes_on_from_its_last_number_over_waits_and_runs() -> No
     model = ScriptedModel([calls, "Done.", "Bye."])
     agent = Agent(model, tools=[order], store="memory:")
     seen = [event async for event in agent.run_stream("Order a lamp.", session="s1")]
-    (call,) = await agent.waiting("s1")
+    (call,) = await agent.pending("s1")
     assert (call.tool_name, call.arguments) == ("order", {"item": "lamp"})
     await agent.decide("s1", call.tool_call_id, "approve", by="ann")
-    assert await agent.waiting("s1") == []
+    assert await agent.pending("s1") == []
     seen += [event async for event in agent.resume_stream("s1", after=seen[-1].seq)]
     seen += [event async for event in agent.run_stream("Bye.", session="s1", after=seen[-1].seq)]
     assert [event.seq for event in seen] == list(range(1, len(seen) + 1))

@@ -44,6 +44,7 @@ def agent_options(command: Callable[..., Any]) -> Callable[..., Any]:
             callback=_check_session,
             help="Go on with this session, or give a new one a name.",
         ),
+        click.option("--title", metavar="TEXT", help="What a new session is called."),
         click.option(
             "--model", "-m", metavar="NAME", help="local (the default), openai:…, anthropic:…, google:…"
         ),

@@ -48,8 +48,8 @@ class Commands(click.Group):
         "export": "_export",
         "import": "_export",
         "verify": "_export",
-        "redact": "_export",
-        "purge": "_export",
+        "redact": "_erase",
+        "purge": "_erase",
         "doctor": "_doctor",
     }
 
@@ -82,6 +82,12 @@ def store_option(command: Callable[..., Any]) -> Callable[..., Any]:
 
 def json_option(command: Callable[..., Any]) -> Callable[..., Any]:
     return click.option("--json", "as_json", is_flag=True, help="JSON lines for scripts.")(command)
+
+
+def wait_option(command: Callable[..., Any]) -> Callable[..., Any]:
+    return click.option("--wait", is_flag=True, help="Wait for a run that is going on in another process.")(
+        command
+    )
 
 
 def store_url_of(url: str | None) -> str:

@@ -7,8 +7,8 @@ from typing import Any
 
 import click
 
-from turnlog.contract import ApprovalDecided, ApprovalRequested, Store
-from turnlog.loop import record_decision, waiting_calls
+from turnlog.contract import ApprovalDecided, Store
+from turnlog.loop import PendingApproval, pending_calls, record_decision
 
 from ._app import err, json_option, login, out, store_option, with_store, write_json
 from ._hints import approve, go_on
@@ -42,7 +42,7 @@ def approve_command(
     if call is None:
         if changed is not None or action is not None or note is not None:
             raise click.UsageError(f"name the CALL to decide on; turnlog approve {session} lists what waits")
-        _list(with_store(store_url, lambda store: waiting_calls(store, session)), session, as_json)
+        _list(with_store(store_url, lambda store: pending_calls(store, session)), session, as_json)
         return
     chosen = "modify" if changed is not None else action or "approve"
 
@@ -57,10 +57,10 @@ def approve_command(
     err.print(f"[dim]go on with: {go_on(session)}[/]")
 
 
-def _list(waiting: list[ApprovalRequested], session: str, as_json: bool) -> None:
+def _list(waiting: list[PendingApproval], session: str, as_json: bool) -> None:
     for asked in waiting:
         if as_json:
-            write_json(asked)
+            write_json(asked.requested)
             continue
         shown = whole(asked.arguments)
         out.print(f"[magenta]{asked.tool_call_id}[/] {safe(asked.tool_name)} {shown}")

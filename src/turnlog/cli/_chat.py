@@ -12,8 +12,8 @@ from typing import Any
 
 import click
 
-from turnlog.contract import AgentError, ApprovalRequested, RunEvent, RunResult
-from turnlog.loop import Agent
+from turnlog.contract import AgentError, RunEvent, RunResult
+from turnlog.loop import Agent, PendingApproval
 
 from ._agent import agent_options, make_agent, read_choice
 from ._app import FAILED, INTERRUPTED, WAITS, err, login, out, say_error
@@ -46,15 +46,21 @@ def run_command(text: str, tool_choice: str | None, **options: Any) -> None:
 
 
 async def _run_once(
-    text: str, tool_choice: str | None, session: str | None, as_json: bool, **options: Any
+    text: str,
+    tool_choice: str | None,
+    session: str | None,
+    title: str | None,
+    as_json: bool,
+    **options: Any,
 ) -> int:
     agent, tools = make_agent(**options)
     try:
         choice = read_choice(tool_choice, tools)
-        result = await watch(agent, agent.run_stream(text, session=session, tool_choice=choice), as_json)
+        events = agent.run_stream(text, session=session, tool_choice=choice, title=title)
+        result = await watch(agent, events, as_json)
         if result is not None and not as_json:
             if result.status == "awaiting_human":
-                _say_how_to_decide(result.session_id, await agent.waiting(result.session_id))
+                _say_how_to_decide(result.session_id, await agent.pending(result.session_id))
             elif session is None:
                 err.print(f"[dim]session {safe(result.session_id)}[/]")
     finally:
@@ -81,7 +87,7 @@ def _read_all() -> str:
         raise click.BadParameter(f"standard input is not UTF-8: {error}", param_hint="TEXT") from error
 
 
-def _say_how_to_decide(session: str, waiting: list[ApprovalRequested]) -> None:
+def _say_how_to_decide(session: str, waiting: list[PendingApproval]) -> None:
     for call in waiting:
         name = approve(session, call.tool_call_id)
         err.print(f"[dim]decide with: {name}, or --deny, --modify JSON, --abort[/]")
@@ -90,13 +96,13 @@ def _say_how_to_decide(session: str, waiting: list[ApprovalRequested]) -> None:
 
 @click.command("chat", short_help="Talk to an agent.")
 @agent_options
-def chat_command(session: str | None, as_json: bool, **options: Any) -> None:
+def chat_command(session: str | None, title: str | None, as_json: bool, **options: Any) -> None:
     """Talk to an agent. Ctrl-C stops the answer and keeps the session; Ctrl-D leaves.
 
     A session that a crash or a wait for approval left open goes on first. Lines may come from a pipe.
     """
     agent, _ = make_agent(**options)
-    chat = Chat(agent, session or agent.ids.session(), as_json)
+    chat = Chat(agent, session or agent.ids.session(), as_json, title)
     # Lines are read between two uses of the loop, on the main thread: there Ctrl-C reaches the prompt.
     with asyncio.Runner() as runner:
         try:
@@ -126,8 +132,9 @@ def _prompt(text: str) -> str:
 class Chat:
     """One conversation, on a terminal or through a pipe."""
 
-    def __init__(self, agent: Agent, session: str, as_json: bool) -> None:
+    def __init__(self, agent: Agent, session: str, as_json: bool, title: str | None = None) -> None:
         self._agent = agent
+        self._title = title
         self._session = session
         self._as_json = as_json
         self._interactive = sys.stdin.isatty() and not as_json
@@ -146,14 +153,15 @@ class Chat:
         while True:
             while result is not None and result.status == "awaiting_human":
                 if not self._decide(runner):
-                    _say_how_to_decide(session, runner.run(agent.waiting(session)))
+                    _say_how_to_decide(session, runner.run(agent.pending(session)))
                     return WAITS
                 result = self._turn(runner, agent.resume_stream(session))
             line = self._read_line()
             if line is None:
                 break
             if line.strip():
-                result = self._turn(runner, agent.run_stream(line.rstrip("\n"), session=session))
+                words = line.rstrip("\n")
+                result = self._turn(runner, agent.run_stream(words, session=session, title=self._title))
         if self._interactive:
             if runner.run(agent.store.tail(session)) is not None:
                 err.print(f"[dim]kept: {go_on(session)}[/]")
@@ -190,7 +198,7 @@ class Chat:
         """Ask about the calls that wait. False when somebody is to decide later."""
         if not self._interactive:
             return False
-        for call in runner.run(self._agent.waiting(self._session)):
+        for call in runner.run(self._agent.pending(self._session)):
             action = self._ask(call)
             if action is None:
                 return False
@@ -199,7 +207,7 @@ class Chat:
                 break
         return True
 
-    def _ask(self, call: ApprovalRequested) -> str | None:
+    def _ask(self, call: PendingApproval) -> str | None:
         why = f" [dim]{short(call.reason)}[/]" if call.reason else ""
         err.print(f"[magenta]{safe(call.tool_name)}[/] {whole(call.arguments)}{why}")
         while True:

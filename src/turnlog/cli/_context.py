@@ -7,7 +7,7 @@ import click
 from turnlog.contract import Entry, FoldEntry, Message, Store, ToolCallPart, ToolResultPart
 from turnlog.loop import ContextDiff, ContextView, compact_session, diff_contexts, explain, load_model
 
-from ._app import count, err, json_option, out, store_option, with_store, write_json
+from ._app import count, err, json_option, out, store_option, wait_option, with_store, write_json
 from ._render import result_text
 from ._text import safe, short
 
@@ -106,14 +106,15 @@ def _words(message: Message) -> str:
 @click.command("compact", short_help="Fold a session now.")
 @click.argument("session")
 @click.option("--model", "-m", metavar="NAME", help="Have this model write a recap first.")
+@wait_option
 @store_option
-def compact_command(session: str, model: str | None, store_url: str | None) -> None:
+def compact_command(session: str, model: str | None, wait: bool, store_url: str | None) -> None:
     """Fold a session now: tool results to their gist, the oldest stretch to a digest."""
 
     async def work(store: Store) -> list[Entry]:
         chosen = load_model(model) if model else None
         try:
-            return await compact_session(store, session, model=chosen)
+            return await compact_session(store, session, model=chosen, on_busy="wait" if wait else "refuse")
         finally:
             if chosen is not None:
                 await chosen.close()

@@ -18,10 +18,9 @@ from turnlog.contract import (
     ToolResultsEntry,
 )
 from turnlog.history import export_jsonl, import_jsonl, render_html, render_markdown, verify, visible_entries
-from turnlog.loop import purge_entries, redact_entries
 
-from ._app import FAILED, err, json_option, login, out, store_option, with_store, write_json
-from ._text import plain, safe
+from ._app import FAILED, err, json_option, out, store_option, with_store, write_json
+from ._text import safe
 
 
 @click.command("export")
@@ -102,60 +101,3 @@ def verify_command(session: str, store_url: str | None, as_json: bool) -> None:
         err.print(f"[red]{place}[/]: {safe(problem.message)}")
     if problems:
         sys.exit(FAILED)
-
-
-@click.command("redact", short_help="Hide what entries hold.")
-@click.argument("session")
-@click.argument("entries", nargs=-1, required=True, metavar="ENTRY…")
-@click.option("--reason", metavar="TEXT")
-@click.option("--by", metavar="NAME", default=login, show_default="your login")
-@store_option
-def redact_command(
-    session: str, entries: tuple[str, ...], reason: str | None, by: str, store_url: str | None
-) -> None:
-    """Hide what entries hold (by id or seq) from every view, export and future context.
-
-    The store keeps it; `turnlog purge` erases it.
-    """
-
-    async def work(store: Store) -> int:
-        named = await _entry_ids(store, session, entries)
-        return (await redact_entries(store, session, named, by=by, reason=reason)).seq
-
-    out.print(f"hidden; logged as entry {with_store(store_url, work)}")
-
-
-def _confirmed(question: str) -> bool:
-    try:
-        return click.confirm(question, err=True)
-    except click.Abort:  # Ctrl-C, or nobody there to answer
-        err.print()
-        return False
-
-
-@click.command("purge", short_help="Erase what entries hold, for good.")
-@click.argument("session")
-@click.argument("entries", nargs=-1, required=True, metavar="ENTRY…")
-@click.option("--reason", metavar="TEXT")
-@click.option("--by", metavar="NAME", default=login, show_default="your login")
-@click.option("--yes", is_flag=True, help="Do not ask.")
-@store_option
-def purge_command(
-    session: str, entries: tuple[str, ...], reason: str | None, by: str, yes: bool, store_url: str | None
-) -> None:
-    """Erase what entries hold (by id or seq) from the store's own files. This cannot be undone."""
-    what = "1 entry" if len(entries) == 1 else f"{len(entries)} entries"
-    if not yes and not _confirmed(f"Erase {what} of {plain(session)} for good?"):
-        err.print("nothing was erased")
-        sys.exit(FAILED)
-
-    async def work(store: Store) -> int:
-        named = await _entry_ids(store, session, entries)
-        return (await purge_entries(store, session, named, by=by, reason=reason)).seq
-
-    out.print(f"erased; logged as entry {with_store(store_url, work)}")
-
-
-async def _entry_ids(store: Store, session: str, names: Sequence[str]) -> list[str]:
-    known = {str(entry.seq): entry.id for entry in await store.load(session)}
-    return [known.get(name, name) for name in names]

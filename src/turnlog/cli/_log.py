@@ -135,6 +135,8 @@ def replay_command(session: str, store_url: str | None, as_json: bool) -> None:
         write_json(report)
     elif report.identical:
         rest = ", the last run is still open" if report.open_run else ""
+        if report.unproven:
+            rest += f"; {report.unproven} not, for what they were made of was purged"
         out.print(
             f"[green]identical[/]: {_entries(report.entries)}, {count(report.runs, 'run')}, "
             f"{count(report.contexts, 'context')} compared{rest}"

@@ -120,7 +120,7 @@ def cap_words(text: str, cap: int, seq: int) -> str:
 def _output_line(unit: OutputUnit, vocabulary: Vocabulary) -> str:
     if unit.redacted:
         return REDACTED
-    message = unit.entry.payload.message
+    message = unit.full
     said = "\n".join(part.payload.text for part in message.parts if isinstance(part, TextPart))
     pieces = [make_grains(said, "output", vocabulary).gist] if said.strip() else []
     for part in message.parts:

@@ -27,6 +27,7 @@ from turnlog.contract import (
     ToolResultsEntry,
     ToolsChangeEntry,
     ToolSpec,
+    WidgetEventEntry,
     encode,
     to_plain_text,
     try_get_section,
@@ -80,6 +81,7 @@ class Projection:
         self._head: Head | None = None
         self._lanes: dict[ModelInvocationDescriptor | None, Lane] = {}
         self._calls: dict[str, ResultsUnit] = {}
+        self._events: dict[str, str] = {}
 
     @classmethod
     def of(cls, entries: Iterable[Entry], options: ContextOptions | None = None) -> Self:
@@ -172,6 +174,19 @@ class Projection:
             if outcome.sections is not None:
                 self._note_hints(entry, outcome.sections)
 
+    def _note_event(self, entry: WidgetEventEntry) -> None:
+        """What an event says, the call that made it said before: they are hidden together."""
+        call_id = entry.payload.tool_call_id
+        if call_id is not None:
+            self._events[entry.id] = call_id
+            if self._is_hidden(entry):
+                self._hide_calls({call_id})
+
+    def _hide_calls(self, calls: set[str]) -> None:
+        for unit in self.units:
+            if type(unit) is OutputUnit:
+                unit.redact_calls(calls)
+
     def _add_branch(self, entry: BranchSummaryEntry) -> None:
         self.numbers[entry.id] = entry.seq
         if entry.payload.summary:
@@ -217,6 +232,7 @@ class Projection:
         self._gone -= names
         hit = {self.numbers[name] for name in names if name in self.numbers}
         self._hide_screens()
+        self._hide_calls({self._events[name] for name in names if name in self._events})
         if self._hints_from[0] in names:
             self.shown_hints = None
         for unit in self.units:
@@ -352,7 +368,7 @@ STEPS: dict[str, Callable[[Projection, Any], None] | None] = {
     "model_change": None,
     "runtime_init": Projection._set_runtime,
     "system_prompt": Projection._set_prompt,
-    "widget_event": None,
+    "widget_event": Projection._note_event,
     "fold": Projection._fold,
     "compaction_summary": Projection._take_recap,
     "branch_summary": Projection._add_branch,

@@ -15,9 +15,10 @@ from turnlog.contract import (
     PurgeEntry,
     RedactionEntry,
     ToolResultsEntry,
+    WidgetEventEntry,
 )
 
-from ._render import REDACTED, parts_text
+from ._render import REDACTED, parts_text, redact_calls
 
 _NUMBER = re.compile(r"#?(\d+)(?:-(\d+))?")
 
@@ -31,6 +32,15 @@ def hidden_ids(entries: Iterable[Entry]) -> set[str]:
     return hidden
 
 
+def hidden_calls(entries: Iterable[Entry], hidden: set[str]) -> set[str]:
+    """Calls whose arguments a hidden event of a widget repeats."""
+    return {
+        entry.payload.tool_call_id
+        for entry in entries
+        if isinstance(entry, WidgetEventEntry) and entry.id in hidden and entry.payload.tool_call_id
+    }
+
+
 def recall_text(entries: Sequence[Entry], entry_id: str, *, offset: int = 0, limit: int | None = None) -> str:
     """The text of one entry, by id or by number (``#12``, or ``#3-9`` for a stretch).
 
@@ -38,11 +48,12 @@ def recall_text(entries: Sequence[Entry], entry_id: str, *, offset: int = 0, lim
     when there is no such entry or it says nothing.
     """
     hidden = hidden_ids(entries)
+    calls = hidden_calls(entries, hidden)
     texts = [
         text if len(found) == 1 else f"#{entry.seq} {text}"
         for found in [_find(entries, entry_id)]
         for entry in found
-        if (text := _text(entry, hidden)) is not None
+        if (text := _text(entry, hidden, calls)) is not None
     ]
     if not texts:
         raise AgentError(
@@ -66,9 +77,11 @@ def _find(entries: Sequence[Entry], name: str) -> list[Entry]:
     return [entry for entry in entries if first <= entry.seq <= last]
 
 
-def _text(entry: Entry, hidden: set[str]) -> str | None:
+def _text(entry: Entry, hidden: set[str], calls: set[str]) -> str | None:
     match entry:
-        case ModelInputEntry() | ModelOutputEntry() | ToolResultsEntry():
+        case ModelOutputEntry():
+            text = parts_text(redact_calls(entry.payload.message, calls).parts)
+        case ModelInputEntry() | ToolResultsEntry():
             text = parts_text(entry.payload.message.parts)
         case BranchSummaryEntry() | CompactionSummaryEntry():
             text = entry.payload.summary

@@ -148,6 +148,17 @@ def redact_message(message: Message) -> Message:
     return with_parts(message, parts)
 
 
+def redact_calls(message: Message, calls: set[str]) -> Message:
+    """``message`` without the arguments of these calls."""
+    parts: list[MessagePart] = [
+        _redact_call(part.payload)
+        if isinstance(part, ToolCallPart) and part.payload.tool_call_id in calls
+        else part
+        for part in message.parts
+    ]
+    return with_parts(message, parts)
+
+
 def _redact_call(call: ToolCall) -> ToolCallPart:
     return ToolCallPart(
         payload=ToolCall(

@@ -35,6 +35,7 @@ from ._render import (
     has_screen,
     live_sections,
     parts_text,
+    redact_calls,
     redact_message,
     render_content,
     render_input,
@@ -158,11 +159,17 @@ class OutputUnit:
         return target is not None and target == self.entry.payload.invocation
 
     def live_text(self) -> str:
-        return REDACTED if self.redacted else parts_text(self.entry.payload.message.parts)
+        return REDACTED if self.redacted else parts_text(self.full.parts)
 
     def redact(self) -> None:
         self.redacted, self.has_thinking, self.weight = True, False, 0
         self.full = self._bare = redact_message(self.entry.payload.message)
+
+    def redact_calls(self, calls: set[str]) -> None:
+        """Without the arguments of these calls: something that is hidden repeats them."""
+        if not self.redacted and not calls.isdisjoint(self.calls):
+            self.full, self.weight = redact_calls(self.full, calls), 0
+            self._bare = None if self.has_thinking else self.full
 
 
 class Found(NamedTuple):

@@ -38,6 +38,7 @@ class _Header(Value, frozen=True, kw_only=True, tag_field="kind"):
     payload: msgspec.Raw
     meta: JsonObject | None = None
     purged_digest: str | None = None
+    trimmed_digest: str | None = None
     hash: str
 
 
@@ -60,6 +61,7 @@ class Envelope(Value, frozen=True, kw_only=True):
     payload: msgspec.Raw
     meta: msgspec.Raw = msgspec.Raw(b"")
     purged_digest: str | None = None
+    trimmed_digest: str | None = None
     hash: str
 
 
@@ -200,7 +202,8 @@ def _read_newer(body: bytes, why: Exception) -> Envelope:
 
 def expected_hash(envelope: Envelope, previous: str) -> str:
     """What ``envelope.hash`` must be if nothing in the entry or before it was changed."""
-    payload_digest, _, meta_digest = (envelope.purged_digest or content_digest(envelope)).partition(":")
+    known = envelope.purged_digest or envelope.trimmed_digest or content_digest(envelope)
+    payload_digest, _, meta_digest = known.partition(":")
     return chain_hash(
         previous,
         id=envelope.id,
@@ -219,7 +222,8 @@ def expected_hash(envelope: Envelope, previous: str) -> str:
 def content_digest(envelope: Envelope) -> str:
     """The digest of the payload as it stands, and after a colon that of the meta where there is one.
 
-    A purge keeps this as ``purged_digest``, so that neither is needed to verify the chain.
+    A purge keeps this as ``purged_digest`` (``trimmed_digest`` where it cut something out), so that neither
+    is needed to verify the chain.
     """
     found = digest(bytes(envelope.payload))
     meta = bytes(envelope.meta)

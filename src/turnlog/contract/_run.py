@@ -73,6 +73,8 @@ class RunInput(Value, frozen=True, kw_only=True):
     model_params: JsonObject | None = None
     agent_name: str | None = None
     output_schema: JsonObject | None = None
+    title: str | None = None
+    session_metadata: JsonObject | None = None
 
 
 class RunResult(Value, frozen=True, kw_only=True):

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from ._markdown import render_markdown
     from ._memory import MemoryStore
     from ._postgres import PostgresStore
-    from ._purge import purge
+    from ._purge import purge, purge_scope
     from ._session import Session
     from ._sqlite import SqliteStore
     from ._urls import default_store_url, open_store, show_url
@@ -44,6 +44,7 @@ __all__ = [
     "messages_of",
     "open_store",
     "purge",
+    "purge_scope",
     "render_html",
     "render_markdown",
     "show_url",
@@ -69,6 +70,7 @@ _HOMES = {
     "messages_of": "_views",
     "open_store": "_urls",
     "purge": "_purge",
+    "purge_scope": "_purge",
     "render_html": "_html",
     "render_markdown": "_markdown",
     "show_url": "_urls",

@@ -57,13 +57,13 @@ from ..contract import (
 PLACEHOLDER = "[redacted]"
 """Stands where words were."""
 
-_BLOB = re.compile(rb"sha256-[0-9a-f]{64}")
+_BLOB = re.compile(rb'(?:blob:|"artifact":")(sha256-[0-9a-f]{64})')
 _replace = msgspec.structs.replace
 P = TypeVar("P", bound=EntryPayload)
 
 
 def blobs_in(body: bytes) -> set[str]:
-    """Names of the stored bytes that an entry's body mentions."""
+    """Names of the stored bytes that an entry's body refers to: its images, and outputs kept apart."""
     return {found.decode() for found in _BLOB.findall(body)}
 
 
@@ -137,7 +137,7 @@ def _blank_sections(sections: LevelOfDetailSections | None) -> None:
 
 
 def _blank_outcome(outcome: ToolOutcome) -> ToolOutcome:
-    return _replace(outcome, sections=None)
+    return _replace(outcome, sections=None, artifact=None)
 
 
 def _blank_tool(tool: ToolSpec) -> ToolSpec:
@@ -156,13 +156,13 @@ def _blank_message(message: Message) -> Message:
     return Message(
         run_id=message.run_id,
         role=message.role,
-        parts=[_blank_part(part) for part in message.parts],
+        parts=[blank_part(part) for part in message.parts],
         timestamp=message.timestamp,
         meta={"usage": usage} if usage else None,
     )
 
 
-def _blank_part(part: MessagePart) -> MessagePart:
+def blank_part(part: MessagePart) -> MessagePart:
     match part:
         case TextPart():
             return text_part(PLACEHOLDER)

@@ -19,9 +19,9 @@ from ..contract import (
     read_envelope,
 )
 from ._blank import blobs_in
-from ._purge import blank_body
+from ._purge import blank_body, trim_body
 from ._upcast import decode_log, header_version
-from ._views import redacted_ids
+from ._views import redacted_ids, visible_entries
 
 
 class _BlobLine(msgspec.Struct, frozen=True):
@@ -32,16 +32,19 @@ class _BlobLine(msgspec.Struct, frozen=True):
 async def export_jsonl(store: Store, session_id: str, *, blobs: bool = True) -> bytes:
     """The log, one entry a line, byte for byte as it is stored; a fork's shared past is included.
 
-    Redacted entries are exported without their content, in the form a purge leaves. The stored bytes that
-    entries name follow at the end, one ``{"blob", "data"}`` line each, unless ``blobs`` is False.
+    Redacted entries are exported without their content, and others without the copies of it that they hold,
+    in the form a purge leaves. The stored bytes that entries name follow at the end, one
+    ``{"blob", "data"}`` line each, unless ``blobs`` is False.
     """
     stored = await store.read(session_id)
     entries = decode_log(session_id, [row.body for row in stored])
     hidden = redacted_ids(entries)
-    bodies = [
-        blank_body(row.body, entry) if entry.id in hidden else row.body
-        for row, entry in zip(stored, entries, strict=True)
-    ]
+    bodies = [row.body for row in stored]
+    for at, (entry, shown) in enumerate(zip(entries, visible_entries(entries), strict=True)):
+        if entry.id in hidden:
+            bodies[at] = blank_body(bodies[at], entry)
+        elif shown is not entry:
+            bodies[at] = trim_body(bodies[at], shown.payload)
     lines = list(bodies)
     if blobs:
         for name in dict.fromkeys(name for body in bodies for name in sorted(_referenced(body))):

@@ -150,7 +150,7 @@ class Folder:
             with self._locked(owner):
                 names |= self._rewrite(self._look(owner), changed)
         for name in names:
-            if not any(name.encode() in path.read_bytes() for path in self._folder.glob("*.jsonl")):
+            if not any(name in blobs_in(path.read_bytes()) for path in self._folder.glob("*.jsonl")):
                 (self._folder / "blobs" / name).unlink(missing_ok=True)
 
     def _rewrite(self, log: LogFile, changed: Mapping[int, bytes]) -> set[str]:

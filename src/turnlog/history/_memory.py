@@ -135,7 +135,7 @@ class MemoryStore(StoreBase):
                 owner.own[place] = owner.own[place]._replace(body=body)
             kept = [stored.body for log in self._logs.values() for stored in log.own]
             for name in gone:
-                if not any(name.encode() in body for body in kept):
+                if not any(name in blobs_in(body) for body in kept):
                     self._blobs.pop(name, None)
 
     async def put_blob(self, data: bytes) -> str:

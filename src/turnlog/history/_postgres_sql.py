@@ -126,6 +126,8 @@ FROM unnest(%(ids)b::text[], %(kinds)b::text[], %(bodies)b::bytea[])
 DROP_UNUSED_BLOBS = b"""
 DELETE FROM blobs b USING unnest(%b::text[]) AS gone (name)
 WHERE b.name = gone.name
-  AND NOT EXISTS (SELECT 1 FROM entries e WHERE position(convert_to(gone.name, 'UTF8') IN e.body) > 0)"""
+  AND NOT EXISTS (SELECT 1 FROM entries e
+    WHERE position(convert_to('blob:' || gone.name, 'UTF8') IN e.body) > 0
+      OR position(convert_to('"artifact":"' || gone.name, 'UTF8') IN e.body) > 0)"""
 
 NOTIFY = b"SELECT set_config('synchronous_commit', 'off', true), pg_notify(%b, %b)"

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 
 import msgspec
 
@@ -10,6 +11,7 @@ from ..contract import (
     AgentError,
     Clock,
     Entry,
+    EntryPayload,
     IdSource,
     JsonObject,
     Lease,
@@ -19,10 +21,21 @@ from ..contract import (
     read_envelope,
 )
 from ._blank import blank_payload
+from ._copies import copies_of
+from ._ledger import Ledger
 from ._session import Session
-from ._views import derived_ids
+from ._views import trims_after
 
 _TRIES = 10
+
+
+@dataclass(frozen=True)
+class _Part:
+    """What a purge does to one session's own entries: bodies by seq, and what its log says of it."""
+
+    bodies: dict[int, bytes]
+    entry_ids: list[str]
+    trimmed: dict[str, str]
 
 
 async def purge(
@@ -35,43 +48,51 @@ async def purge(
     clock: Clock,
     ids: IdSource,
     derived: bool = True,
-    lease: Lease | None = None,
+    leases: Mapping[str, Lease] | None = None,
 ) -> Entry:
     """Erase the content of the named entries from the store's own files; returns the entry that logs it.
 
-    Structure and pairing stay, and the digests that the hash chain needs. Entries that repeat the content
-    (folds and summaries over it, tool starts and approvals of its calls) go with it unless ``derived`` is
-    False. Stored bytes that nothing else names are erased too. Purging again after a crash finishes the
-    work. Backups, a database server's own log, and what other processes hold in memory are beyond reach.
+    Structure and pairing stay, and the digests that the hash chain needs. Copies of the content that our own
+    code made go with it unless ``derived`` is False: folds and summaries over it, starts and approvals of its
+    calls, results that brought it back, whole; screens of widgets, and the arguments of a call that an event
+    repeats, are cut out of entries that stay. Stored bytes that nothing else refers to are erased too. What a
+    model said of it is content of its own: name those entries as well.
+
+    Purging again after a crash finishes the work. Backups, a database server's own log, and what other
+    processes hold in memory are beyond reach. Raises ``SessionBusy`` for content of a call that has no result
+    yet: it would run on with nothing.
     """
-    entries = await store.load(session_id)
-    named = set(entry_ids)
-    missing = sorted(named - {entry.id for entry in entries})
-    if missing or not named:
-        found = ", ".join(missing) or "none given"
-        raise AgentError("InvalidEntry", f"nothing to purge: session {session_id!r} has no entry {found}")
+    named = await _known(store, session_id, entry_ids)
     logged: Entry | None = None
-    for member in await _family(store, session_id):
-        own = entries if member == session_id else await store.load(member)
-        shared = {entry.id for entry in own} & named
-        if derived:
-            shared |= derived_ids(own, shared)
-        # What lies in an ancestor's log is logged and erased there, once.
-        chosen = [entry for entry in own if entry.id in shared and entry.session_id == member]
-        if chosen or member == session_id:
-            listed = [id for id in shared if member == session_id] or [entry.id for entry in chosen]
-            made = await _log(store, member, listed, by, reason, clock, ids, lease)
-            logged = made if member == session_id else logged
-        if chosen:
-            bodies = {stored.seq: stored.body for stored in await store.read(member)}
-            await store.erase(member, {entry.seq: blank_body(bodies[entry.seq], entry) for entry in chosen})
+    for member in await purge_scope(store, session_id, entry_ids):
+        own = await store.load(member)
+        _check_settled(member, own, named)
+        part = await _plan(store, member, own, named, derived)
+        # Also where all of it lies in an ancestor's log: whoever has it in memory must learn of it.
+        made = await _log(store, member, part, by, reason, clock, ids, (leases or {}).get(member))
+        logged = made if member == session_id else logged
+        if part.bodies:
+            await store.erase(member, part.bodies)
     if logged is None:
         raise AgentError("SessionNotFound", f"session {session_id!r} is not in this store any more")
     return logged
 
 
-async def _family(store: Store, session_id: str) -> list[str]:
-    """All sessions that may share entries with this one: forks and what they were forked from."""
+async def _known(store: Store, session_id: str, entry_ids: Sequence[str]) -> set[str]:
+    named = set(entry_ids)
+    missing = sorted(named - {entry.id for entry in await store.load(session_id)})
+    if missing or not named:
+        found = ", ".join(missing) or "none given"
+        raise AgentError("InvalidEntry", f"nothing to purge: session {session_id!r} has no entry {found}")
+    return named
+
+
+async def purge_scope(store: Store, session_id: str, entry_ids: Sequence[str]) -> list[str]:
+    """The session itself, and all that share one of these entries: forks, and what they were forked from.
+
+    Nobody may write to them meanwhile: what a run has in memory, it would write again.
+    """
+    named = set(entry_ids)
     parents = {info.session_id: info.parent_session_id for info in await store.sessions()}
 
     def root(id: str) -> str:
@@ -80,27 +101,61 @@ async def _family(store: Store, session_id: str) -> list[str]:
         return id
 
     top = root(session_id)
-    return [session_id, *(id for id in parents if id != session_id and root(id) == top)]
+    others = [id for id in parents if id != session_id and root(id) == top]
+    return [
+        session_id,
+        *[id for id in others if any(entry.id in named for entry in await store.load(id))],
+    ]
+
+
+def _check_settled(session_id: str, entries: Sequence[Entry], named: set[str]) -> None:
+    ledger = Ledger()
+    answered = ""
+    for entry in entries:
+        ledger.apply(entry)
+        answered = entry.id if entry.kind == "model_output" else answered
+    if answered in named and ledger.open_calls:
+        raise AgentError(
+            "SessionBusy",
+            f"{', '.join(ledger.open_calls)} in session {session_id!r} have no result yet and would run on "
+            "without their arguments; resume or abort the run, then purge",
+            retryable=False,
+        )
+
+
+async def _plan(store: Store, member: str, entries: Sequence[Entry], named: set[str], derived: bool) -> _Part:
+    """What lies in an ancestor's log is logged and erased there, once."""
+    shared = {entry.id for entry in entries} & named
+    whole = shared | copies_of(entries, shared).whole if derived else shared
+    bodies = {row.seq: row.body for row in await store.read(member)}
+    part = _Part({}, [entry.id for entry in entries if entry.id in whole], {})
+    for entry in entries:
+        if entry.id in whole and entry.session_id == member:
+            part.bodies[entry.seq] = blank_body(bodies[entry.seq], entry)
+    for entry, left in trims_after(entries, whole) if derived else ():
+        if entry.session_id == member:
+            part.bodies[entry.seq] = trimmed = trim_body(bodies[entry.seq], left)
+            part.trimmed[entry.id] = content_digest(read_envelope(trimmed))
+    return part
 
 
 async def _log(
     store: Store,
     session_id: str,
-    entry_ids: Sequence[str],
+    part: _Part,
     by: str,
     reason: str | None,
     clock: Clock,
     ids: IdSource,
     lease: Lease | None,
 ) -> Entry:
-    lease = lease if lease and lease.session_id == session_id else None
     for attempt in range(_TRIES):
         session = await Session.open(store, session_id, clock=clock, ids=ids, create=False, lease=lease)
-        session.append_purge(sorted(entry_ids), reason, by)
+        session.append_purge(sorted(part.entry_ids), reason, by, trimmed=part.trimmed or None)
         try:
             return (await session.commit())[-1]
         except AgentError as error:
-            if error.code != "SessionConcurrentWrite" or attempt == _TRIES - 1:
+            if error.code != "SessionConcurrentWrite" or error.meta.get("fenced") or attempt == _TRIES - 1:
                 raise
     raise AssertionError("unreachable")
 
@@ -110,6 +165,21 @@ def blank_body(body: bytes, entry: Entry) -> bytes:
     envelope = read_envelope(body)
     if envelope.purged_digest is not None:
         return body
+    digest = envelope.trimmed_digest or content_digest(envelope)
+    return _body(body, blank_payload(entry.payload), {"purgedDigest": digest})
+
+
+def trim_body(body: bytes, payload: EntryPayload) -> bytes:
+    """The stored form of an entry out of which something was cut; its meta stays."""
+    envelope = read_envelope(body)
+    digest = envelope.trimmed_digest or content_digest(envelope)
+    meta = bytes(envelope.meta)
+    kept: JsonObject = {"meta": msgspec.Raw(meta)} if meta else {}
+    return _body(body, payload, {**kept, "trimmedDigest": digest})
+
+
+def _body(body: bytes, payload: EntryPayload, more: JsonObject) -> bytes:
+    envelope = read_envelope(body)
     place: JsonObject = {
         "kind": envelope.kind,
         "id": envelope.id,
@@ -118,8 +188,8 @@ def blank_body(body: bytes, entry: Entry) -> bytes:
         "seq": envelope.seq,
         "timestamp": envelope.timestamp,
         "runId": envelope.run_id,
-        "payload": msgspec.Raw(encode(blank_payload(entry.payload))),
-        "purgedDigest": content_digest(envelope),
+        "payload": msgspec.Raw(encode(payload)),
+        **more,
         "hash": envelope.hash,
     }
     return encode({name: value for name, value in place.items() if value is not None})

@@ -76,6 +76,7 @@ RENAME = (
 
 ADD_BLOB = "INSERT INTO blobs (name, data) VALUES (?, ?) ON CONFLICT DO NOTHING"
 GET_BLOB = "SELECT data FROM blobs WHERE name = ?"
+REFERRED_TO = "SELECT 1 FROM entries WHERE instr(body, ?) OR instr(body, ?) LIMIT 1"
 DROP_BLOB = "DELETE FROM blobs WHERE name = ?"
 
 CLAIM = "UPDATE sessions SET epoch = ?, owner = ?, lease_until = ? WHERE key = ? AND epoch = ?"

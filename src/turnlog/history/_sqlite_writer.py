@@ -260,8 +260,8 @@ class Writer:
             if seq == 1:
                 connection.execute(_sql.RENAME, (title_of(body), key))
         for name in names:
-            used = connection.execute("SELECT 1 FROM entries WHERE instr(body, ?) LIMIT 1", (name.encode(),))
-            if not used.fetchall():
+            refers = [b"blob:" + name.encode(), b'"artifact":"' + name.encode()]
+            if not connection.execute(_sql.REFERRED_TO, refers).fetchall():
                 connection.execute(_sql.DROP_BLOB, (name,))
 
     def wipe(self) -> None:

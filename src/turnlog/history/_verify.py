@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
 from ..contract import (
     AgentError,
@@ -13,6 +13,7 @@ from ..contract import (
     ModelInputEntry,
     ModelOutputEntry,
     PurgeEntry,
+    RedactionEntry,
     RunEndedEntry,
     RunStartedEntry,
     Store,
@@ -20,6 +21,7 @@ from ..contract import (
     ToolResultsEntry,
     ToolStartedEntry,
     Value,
+    content_digest,
     digest,
     expected_hash,
     read_envelope,
@@ -178,12 +180,14 @@ async def _check_purged(
         for entry, envelope in zip(entries, envelopes, strict=True)
         if envelope and envelope.purged_digest
     ]
-    said = redacted_ids(entries)
-    for owner in {entry.session_id for entry in purged} - {session_id}:
+    said, listed = redacted_ids(entries), _listed(entries)
+    for owner in {entry.session_id for entry in entries if _is_cut(entry)} - {session_id}:
         try:
-            said |= redacted_ids(await store.load(owner))
+            log = await store.load(owner)
         except AgentError:
             continue  # an import may have brought the branch without the rest of its parent
+        said |= redacted_ids(log)
+        listed = {**listed, **_listed(log)}
     for entry in purged:
         if entry.payload != blank_payload(entry.payload):
             message = f"entry {entry.seq} ({entry.id}) is marked as purged and has content"
@@ -193,13 +197,56 @@ async def _check_purged(
                 f"the content of entry {entry.seq} ({entry.id}) is gone, and no purge in the log says so"
             )
             problems.append(Problem(code="purge", message=message, seq=entry.seq, entry_id=entry.id))
+    problems.extend(_check_trimmed(entries, envelopes, listed))
     gone = {entry.id for entry in purged}
+    cut = {entry.id for entry in entries if _is_cut(entry)}
     for entry in entries:
         if isinstance(entry, PurgeEntry):
-            for id in entry.payload.entry_ids:
-                if id not in gone:
-                    message = f"the purge of entry {id} was logged and not finished; purge it again"
-                    problems.append(Problem(code="purge", message=message, seq=entry.seq, entry_id=id))
+            left = [id for id in entry.payload.entry_ids if id not in gone]
+            left += [id for id in entry.payload.trimmed or () if id not in cut]
+            problems.extend(_unfinished(id, entry.seq) for id in left)
+
+
+def _is_cut(entry: Entry) -> bool:
+    return entry.purged_digest is not None or entry.trimmed_digest is not None
+
+
+def _listed(entries: Sequence[Entry]) -> dict[str, list[tuple[str, int | None]]]:
+    """What redactions and purges say stays of entries, the last word last; for a purge, with its place."""
+    found: dict[str, list[tuple[str, int | None]]] = {}
+    for entry in entries:
+        if isinstance(entry, RedactionEntry | PurgeEntry):
+            erased = entry.seq if isinstance(entry, PurgeEntry) else None
+            for id, left in (entry.payload.trimmed or {}).items():
+                found.setdefault(id, []).append((left, erased))
+    return found
+
+
+def _check_trimmed(
+    entries: Sequence[Entry],
+    envelopes: Sequence[Envelope | None],
+    listed: dict[str, list[tuple[str, int | None]]],
+) -> Iterator[Problem]:
+    """Where copies were cut out, what stays is what the log says stays."""
+    for entry, envelope in zip(entries, envelopes, strict=True):
+        if envelope is None or envelope.trimmed_digest is None or envelope.purged_digest is not None:
+            continue
+        found, words = content_digest(envelope), listed.get(entry.id, [])
+        if not words:
+            message = f"a part of entry {entry.seq} ({entry.id}) is gone, and no purge in the log says so"
+            yield Problem(code="purge", message=message, seq=entry.seq, entry_id=entry.id)
+        elif not (places := [at for at, (left, _) in enumerate(words) if left == found]):
+            message = f"what a purge left of entry {entry.seq} ({entry.id}) was changed"
+            yield Problem(code="changed", message=message, seq=entry.seq, entry_id=entry.id)
+        elif later := [erased for _, erased in words[places[-1] + 1 :] if erased is not None]:
+            yield _unfinished(entry.id, later[-1])
+
+
+def _unfinished(id: str, seq: int) -> Problem:
+    message = (
+        f"a purge was logged in entry {seq} and not finished: entry {id} has what it names; purge it again"
+    )
+    return Problem(code="purge", message=message, seq=seq, entry_id=id)
 
 
 async def _check_blobs(store: Store, stored: Sequence[StoredEntry], problems: list[Problem]) -> None:

@@ -2,18 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 
 import msgspec
 
 from ..contract import (
-    LIVE_SCREEN,
-    CompactionSummaryEntry,
-    DeltaBatchEntry,
     Entry,
+    EntryPayload,
     ErrorInfo,
-    FoldEntry,
-    LevelOfDetailSections,
     Message,
     ModelInputEntry,
     ModelOutputEntry,
@@ -24,9 +20,9 @@ from ..contract import (
     ToolCall,
     ToolResultsEntry,
     Value,
-    try_get_section,
 )
-from ._blank import PLACEHOLDER, blank_payload
+from ._blank import blank_payload
+from ._copies import copies_of, trim
 from ._ledger import Ledger
 
 _replace = msgspec.structs.replace
@@ -88,98 +84,57 @@ def messages_of(entries: Iterable[Entry]) -> list[Message]:
     ]
 
 
-def redacted_ids(entries: Sequence[Entry]) -> set[str]:
-    """Ids of the entries whose content no view may show: the named ones, and what was made from them."""
+def named_ids(entries: Sequence[Entry]) -> set[str]:
+    """Ids that a redaction or a purge names."""
     named: set[str] = set()
     for entry in entries:
         if isinstance(entry, RedactionEntry | PurgeEntry):
             named.update(entry.payload.entry_ids)
-    return named | derived_ids(entries, named) if named else named
+    return named
+
+
+def redacted_ids(entries: Sequence[Entry]) -> set[str]:
+    """Ids of the entries whose content no view may show: the named ones, and what was made from them."""
+    named = named_ids(entries)
+    return named | copies_of(entries, named).whole if named else named
 
 
 def visible_entries(entries: Sequence[Entry]) -> list[Entry]:
     """``entries`` with the content of redacted ones replaced by a placeholder; structure stays.
 
-    Screens shown between a redacted entry and its redaction go too: a widget may have shown it there.
+    Copies of it in other entries go too: arguments of a call that an event of a widget repeats, and screens
+    shown between a redacted entry and its redaction, for a widget may have shown it there.
     """
-    hidden = redacted_ids(entries)
-    if not hidden:
+    named = named_ids(entries)
+    if not named:
         return list(entries)
-    first = min(entry.seq for entry in entries if entry.id in hidden)
+    copies = copies_of(entries, named)
+    hidden = named | copies.whole
     last = max(entry.seq for entry in entries if isinstance(entry, RedactionEntry | PurgeEntry))
     return [
-        hide(entry) if entry.id in hidden else hide_screen(entry) if first < entry.seq < last else entry
+        hide(entry)
+        if entry.id in hidden
+        else _with_payload(entry, trim(entry, copies.calls, screen=copies.first < entry.seq < last))
         for entry in entries
     ]
+
+
+def trims_after(entries: Sequence[Entry], entry_ids: Iterable[str]) -> Iterator[tuple[Entry, EntryPayload]]:
+    """Entries of which a part stays once these are gone as well as those that are gone already: each with
+    what stays of it."""
+    named = named_ids(entries) | set(entry_ids)
+    copies = copies_of(entries, named)
+    for entry in entries:
+        if entry.id in named or entry.id in copies.whole:
+            continue
+        left = trim(entry, copies.calls, screen=entry.seq > copies.first)
+        if left != entry.payload:
+            yield entry, left
 
 
 def hide(entry: Entry) -> Entry:
     return _replace(entry, payload=blank_payload(entry.payload), meta=None)
 
 
-def hide_screen(entry: Entry) -> Entry:
-    """``entry`` without what widgets showed in it."""
-    match entry:
-        case FoldEntry() if entry.payload.screen is not None:
-            payload = _replace(entry.payload, screen=PLACEHOLDER)
-        case ModelInputEntry():
-            sections = _without_screen(entry.payload.sections)
-            if sections is entry.payload.sections:
-                return entry
-            payload = _replace(entry.payload, sections=sections)
-        case ToolResultsEntry():
-            outcomes = [
-                _replace(outcome, sections=_without_screen(outcome.sections))
-                for outcome in entry.payload.outcomes
-            ]
-            payload = _replace(entry.payload, outcomes=outcomes)
-        case _:
-            return entry
-    return _replace(entry, payload=payload)
-
-
-def _without_screen(sections: LevelOfDetailSections | None) -> LevelOfDetailSections | None:
-    if sections is None or try_get_section(sections.live, LIVE_SCREEN) is None:
-        return sections
-    return sections.with_live_section(LIVE_SCREEN, PLACEHOLDER)
-
-
-def derived_ids(entries: Sequence[Entry], named: set[str]) -> set[str]:
-    """Entries that repeat content of the named ones: folds and summaries over them, calls made by them."""
-    place = {entry.id: entry.seq for entry in entries}
-    seqs = sorted(place[id] for id in named if id in place)
-    calls: set[str] = set()
-    model_calls: set[tuple[str | None, int]] = set()
-    for entry in entries:
-        if entry.id in named and isinstance(entry, ModelOutputEntry):
-            calls.update(part.payload.tool_call_id for part in entry.payload.message.tool_calls)
-            model_calls.add((entry.run_id, entry.payload.model_call_index))
-    return {
-        entry.id
-        for entry in entries
-        if entry.id not in named and _repeats(entry, named, place, seqs, calls, model_calls)
-    }
-
-
-def _repeats(
-    entry: Entry,
-    named: set[str],
-    place: dict[str, int],
-    seqs: list[int],
-    calls: set[str],
-    model_calls: set[tuple[str | None, int]],
-) -> bool:
-    if isinstance(entry, FoldEntry):
-        if any(item.text is not None and item.entry_id in named for item in entry.payload.items):
-            return True
-        return any(
-            place.get(segment.first_entry_id, 0) <= seq <= place.get(segment.last_entry_id, entry.seq)
-            for segment in entry.payload.segments
-            for seq in seqs
-        )
-    if isinstance(entry, CompactionSummaryEntry):
-        return bool(seqs) and seqs[0] < place.get(entry.payload.first_kept_entry_id, entry.seq)
-    if isinstance(entry, DeltaBatchEntry):
-        return (entry.run_id, entry.payload.model_call_index) in model_calls
-    call_id = getattr(entry.payload, "tool_call_id", None)
-    return call_id is not None and call_id in calls
+def _with_payload(entry: Entry, payload: EntryPayload) -> Entry:
+    return entry if payload is entry.payload else _replace(entry, payload=payload)

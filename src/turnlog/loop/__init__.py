@@ -9,6 +9,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from turnlog.approvals import PendingApproval
     from turnlog.context import ContextDiff, ContextView, diff_contexts, explain
     from turnlog.models import load_model
     from turnlog.tools import Tool
@@ -17,7 +18,7 @@ if TYPE_CHECKING:
     from ._agent_config import AgentConfig, load_config
     from ._compact import compact_session
     from ._decide import decide, plan_retry
-    from ._decisions import record_decision, waiting_calls
+    from ._decisions import pending_calls, record_decision
     from ._fork import fork_session
     from ._hooks import Hooks
     from ._loop import AgentLoop
@@ -33,6 +34,7 @@ __all__ = [
     "ContextDiff",
     "ContextView",
     "Hooks",
+    "PendingApproval",
     "ReplayReport",
     "RunState",
     "Tool",
@@ -43,13 +45,13 @@ __all__ = [
     "fork_session",
     "load_config",
     "load_model",
+    "pending_calls",
     "plan_retry",
     "purge_entries",
     "record_decision",
     "redact_entries",
     "replay",
     "replay_entries",
-    "waiting_calls",
 ]
 
 _HOMES = {
@@ -60,6 +62,7 @@ _HOMES = {
     "ContextDiff": "turnlog.context",
     "ContextView": "turnlog.context",
     "Hooks": "._hooks",
+    "PendingApproval": "turnlog.approvals",
     "ReplayReport": "._replay",
     "RunState": "._state",
     "Tool": "turnlog.tools",
@@ -70,13 +73,13 @@ _HOMES = {
     "fork_session": "._fork",
     "load_config": "._agent_config",
     "load_model": "turnlog.models",
+    "pending_calls": "._decisions",
     "plan_retry": "._decide",
     "purge_entries": "._purge",
     "record_decision": "._decisions",
     "redact_entries": "._purge",
     "replay": "._replay",
     "replay_entries": "._replay",
-    "waiting_calls": "._decisions",
 }
 """Name → the module that has it."""
 

@@ -7,12 +7,11 @@ from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
 from contextlib import aclosing
 from typing import Any, Literal
 
-from turnlog.approvals import ApprovalPolicy
+from turnlog.approvals import ApprovalPolicy, PendingApproval
 from turnlog.context import ContextOptions
 from turnlog.contract import (
     AgentError,
     ApprovalDecided,
-    ApprovalRequested,
     Clock,
     Entry,
     IdSource,
@@ -40,7 +39,7 @@ from turnlog.widgets import MemoryNotebookWidget, Widget
 
 from . import _given as given
 from ._agent_config import AgentConfig
-from ._decisions import record_decision, waiting_calls
+from ._decisions import pending_calls
 from ._hooks import Hooks
 from ._lease import LEASE_TTL
 from ._live import ApprovalHandler
@@ -155,12 +154,17 @@ class Agent:
         runtime_init_data: dict[str, Any] | None = None,
         runtime_hints: dict[str, Any] | None = None,
         after: int = 0,
+        title: str | None = None,
+        session_metadata: dict[str, Any] | None = None,
         **model_params: Any,
     ) -> AsyncGenerator[RunEvent, None]:
         """Run, and watch. Driven by its consumer: closing it early aborts the run and keeps the session.
 
         Events are numbered from ``after`` + 1: hand in the number of the last one that your clients saw, and
         a client that reconnects with its own last number gets every later one, over several streams.
+
+        ``title`` and ``session_metadata`` go into the header of a session that this run makes; for one that
+        is there already another title, or other metadata, is refused.
         """
         message = text if isinstance(text, Message) else user_message(text)
         given.check_params(model_params)
@@ -180,6 +184,8 @@ class Agent:
             runtime_hints=runtime_hints,
             model_params=model_params or None,
             agent_name=self.name,
+            title=given.check_kind("title", title, str, "text"),
+            session_metadata=given.check_kind("session_metadata", session_metadata, dict, "a dict"),
         )
         return self.loop.run_stream(run, instructions=self.instructions, after=after)
 
@@ -250,9 +256,13 @@ class Agent:
             "ConfigInvalid", "this agent has no notebook; give it widgets=[MemoryNotebookWidget()]"
         )
 
-    async def waiting(self, session: str) -> list[ApprovalRequested]:
-        """The calls that wait for a decision, each with its id, name, arguments, and why it waits."""
-        return await waiting_calls(self.store, session)
+    async def pending(self, session: str) -> list[PendingApproval]:
+        """What waits for a human in a session, oldest first; empty when nothing does.
+
+        Each says the call, its tool and arguments, the digest that a decision is bound to, when it was asked
+        (``requested_at``) and until when it may be decided (``expires_at``).
+        """
+        return await pending_calls(self.store, session)
 
     async def decide(
         self,
@@ -264,18 +274,13 @@ class Agent:
         arguments: dict[str, Any] | None = None,
         note: str | None = None,
     ) -> ApprovalDecided:
-        """Record a decision on a call that waits for approval; ``resume`` then goes on with the run."""
-        return await record_decision(
-            self.store,
-            session,
-            tool_call_id,
-            action,
-            by=by,
-            arguments=arguments,
-            note=note,
-            clock=self.clock,
-            ids=self.ids,
-        )
+        """Record a decision on a call that waits for approval; ``resume`` then goes on with the run.
+
+        A run of this agent that is still going and waits for it takes it up and goes on by itself. Arguments
+        to run instead are checked first. Raises ``ApprovalInvalid`` for what cannot be decided (the call goes
+        on waiting), ``ApprovalExpired``, and ``SessionBusy`` while a run elsewhere has the session.
+        """
+        return await self.loop.decide(session, tool_call_id, action, by=by, arguments=arguments, note=note)
 
     async def close(self) -> None:
         """Close the models and the store."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from contextlib import aclosing
-from typing import Any
+from typing import Any, Literal
 
 import msgspec
 
@@ -29,6 +29,7 @@ from turnlog.system import SystemClock, SystemIds
 from turnlog.widgets import Widget, WidgetHost
 
 from ._known_widgets import find_widgets
+from ._lease import WAIT_ADVICE, SessionLease
 from ._state import RunState, may_hold_images
 from ._warm import WarmSession
 
@@ -48,21 +49,36 @@ async def compact_session(
     widgets: Sequence[Widget[Any]] = (),
     clock: Clock | None = None,
     ids: IdSource | None = None,
+    on_busy: Literal["refuse", "wait"] = "refuse",
 ) -> list[Entry]:
     """Fold a session now. With a model, its recap stands for what is folded away.
 
     ``widgets`` are those of your own that the session has: the fold shows their screens too. Returns the
-    entries appended: none when there is nothing worth folding. A session with an open run is refused: its
-    own loop folds it.
+    entries appended: none when there is nothing worth folding. A session with an open run is refused as
+    ``SessionBusy``: its own loop folds it. While another process writes to the session it is refused too,
+    or waited for with ``on_busy="wait"``.
     """
     clock, ids = clock or SystemClock(), ids or SystemIds()
     session = await Session.open(store, session_id, clock=clock, ids=ids, create=False)
+    async with SessionLease(
+        store, session_id, clock=SystemClock(), work="compact", on_busy=on_busy, advice=WAIT_ADVICE
+    ) as held:
+        session.lease = held.lease
+        await session.refresh()
+        return await _compact(session, model, options, widgets)
+
+
+async def _compact(
+    session: Session, model: Model | None, options: ContextOptions | None, widgets: Sequence[Widget[Any]]
+) -> list[Entry]:
     warm = WarmSession(session, RunState(), Projection(options or ContextOptions()), WidgetHost())
     warm.catch_up()
     names = warm.state.started.widgets if warm.state.started else None
     warm.show(find_widgets(names, widgets, all_of_them=False))
     if warm.state.is_open:
-        raise AgentError("SessionBusy", f"session {session_id} has an open run; resume or abort it first")
+        raise AgentError(
+            "SessionBusy", f"session {session.session_id} has an open run; resume or abort it first"
+        )
     if model is not None and (recap := await write_recap(model, warm)) is not None:
         warm.step(session.append_compaction(recap))
     planner = FoldPlanner(warm.projection, target=warm.state.target, screen=warm.host.screen)

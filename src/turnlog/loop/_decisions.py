@@ -2,24 +2,27 @@
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Callable
+from typing import Any, TypeAlias
 
-from turnlog.approvals import check_decision
-from turnlog.contract import AgentError, ApprovalDecided, ApprovalRequested, Clock, IdSource, Store
+from turnlog.approvals import PendingApproval, check_decision, pending_approvals
+from turnlog.contract import AgentError, ApprovalDecided, Clock, IdSource, JsonObject, Store
 from turnlog.history import Session
 from turnlog.system import SystemClock, SystemIds
+from turnlog.tools import check_schema
 
+from ._lease import SessionLease
 from ._state import RunState
 
 ACTIONS = ("approve", "deny", "modify", "abort")
 
+CheckArguments: TypeAlias = Callable[[str, JsonObject], "list[str] | None"]
+"""What is wrong with arguments for a tool; None where the tool is not known."""
 
-async def waiting_calls(store: Store, session_id: str) -> list[ApprovalRequested]:
-    """The calls that wait for a decision, as they were asked for."""
-    state = RunState()
-    for entry in await store.load(session_id):
-        state.step(entry)
-    return [call.requested for call in state.awaiting if call.requested is not None]
+
+async def pending_calls(store: Store, session_id: str) -> list[PendingApproval]:
+    """What waits for a human in a session, oldest first."""
+    return pending_approvals(await store.load(session_id))
 
 
 async def record_decision(
@@ -33,19 +36,54 @@ async def record_decision(
     note: str | None = None,
     clock: Clock | None = None,
     ids: IdSource | None = None,
+    check: CheckArguments | None = None,
 ) -> ApprovalDecided:
     """Append the decision.
 
+    Arguments to run instead are checked by ``check`` where it knows the tool, else against the schema that
+    the log has of it; what is wrong is said, and the question stays open.
+
     Raises ``ApprovalInvalid`` when the call does not wait or the decision does not fit it,
-    ``ApprovalExpired`` after its time, ``SessionBusy`` while other calls of the same message still run.
+    ``ApprovalExpired`` after its time, ``SessionBusy`` while other calls of the same message still run, or
+    while a run that is going elsewhere has the session: that run is not disturbed.
     """
-    if action not in ACTIONS:
-        raise AgentError("ApprovalInvalid", f"{action!r} is not an action; say {', '.join(ACTIONS)}")
     clock, ids = clock or SystemClock(), ids or SystemIds()
     session = await Session.open(store, session_id, clock=clock, ids=ids, create=False)
-    state = RunState()
-    for entry in session.entries:
-        state.step(entry)
+    now = clock.now()
+
+    def decision() -> ApprovalDecided:
+        state = RunState()
+        for entry in session.entries:
+            state.step(entry)
+        return make_decision(
+            state, tool_call_id, action, by=by, arguments=arguments, note=note, now=now, check=check
+        )
+
+    decision()  # what cannot be decided keeps nobody out
+    advice = "decide once its run waits for it and is let go, or where it asks"
+    async with SessionLease(store, session_id, clock=SystemClock(), work="decide", advice=advice) as held:
+        session.lease = held.lease
+        await session.refresh()
+        decided = decision()
+        session.decide_approval(decided)
+        await session.commit()
+    return decided
+
+
+def make_decision(
+    state: RunState,
+    tool_call_id: str,
+    action: str,
+    *,
+    by: str,
+    arguments: dict[str, Any] | None,
+    note: str | None,
+    now: str,
+    check: CheckArguments | None = None,
+) -> ApprovalDecided:
+    """The decision, after every check against where the run stands; raises as :func:`record_decision`."""
+    if action not in ACTIONS:
+        raise AgentError("ApprovalInvalid", f"{action!r} is not an action; say {', '.join(ACTIONS)}")
     call = state.calls.get(tool_call_id)
     if call is None or not call.awaits_human or call.requested is None:
         waiting = ", ".join(c.call.tool_call_id for c in state.awaiting) or "none"
@@ -72,7 +110,22 @@ async def record_decision(
         arguments=arguments,
         note=note,
     )
-    check_decision(call.requested, decided, now=clock.now(), session_id=call.asked_in)
-    session.decide_approval(decided)
-    await session.commit()
+    check_decision(call.requested, decided, now=now, session_id=call.asked_in)
+    if decided.arguments is not None:
+        _check_arguments(state, call.requested.tool_name, decided.arguments, check)
     return decided
+
+
+def _check_arguments(
+    state: RunState, tool_name: str, arguments: JsonObject, check: CheckArguments | None
+) -> None:
+    problems = check(tool_name, arguments) if check is not None else None
+    if problems is None:
+        spec = next((tool for tool in state.tools or () if tool.name == tool_name), None)
+        problems = check_schema(spec.parameter_schema, arguments) if spec is not None else []
+    if problems:
+        raise AgentError(
+            "ApprovalInvalid",
+            f"these arguments do not fit {tool_name!r}: {'; '.join(problems)}. The call still waits: decide "
+            "again with arguments that fit",
+        )

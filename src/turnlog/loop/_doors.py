@@ -147,6 +147,10 @@ class HumanDoor(Protocol):
         """Decisions for some of these calls, or None: nobody is here, let the run go."""
         ...
 
+    def withdraw(self, tool_call_id: str) -> None:
+        """Somebody else has decided on this call: whoever is being asked need not answer any more."""
+        ...
+
 
 class ContextDoor(Protocol):
     def fold_before(self, state: RunState, target: ModelInvocationDescriptor) -> Fold | None: ...

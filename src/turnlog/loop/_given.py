@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import Any, TypeVar
 
-from turnlog.contract import AgentError, SpecificTool, Value, decode, encode
+from turnlog.contract import AgentError, RunInput, SpecificTool, Value, decode, encode, find_unjson
+from turnlog.history import Session
 from turnlog.models import Model
 from turnlog.widgets import Widget
 
@@ -72,6 +73,25 @@ def check_choice(choice: object) -> None:
 def check_duck(name: str, given: object, method: str, words: str) -> None:
     if given is not None and not callable(getattr(given, method, None)):
         raise _wrong(f"{name} is {_kind(given)}; pass {words}")
+
+
+def check_named(session: Session, run: RunInput) -> None:
+    """A session is named when it is made: a title that would not be kept is refused."""
+    if not session.entries:
+        if found := find_unjson(run.session_metadata or {}):
+            raise _wrong(f"session_metadata: {found}")
+        return
+    if run.title is not None and run.title != session.title:
+        raise _wrong(
+            f"session {session.session_id} is there already, "
+            + (f"with the title {session.title!r}" if session.title else "without a title")
+            + "; a title is given when a session is made: leave it out here"
+        )
+    if run.session_metadata and run.session_metadata != session.metadata:
+        raise _wrong(
+            f"session {session.session_id} is there already, with other metadata; it is given when a session "
+            "is made: leave it out here"
+        )
 
 
 def check_params(params: Mapping[str, Any]) -> None:

@@ -17,7 +17,7 @@ from typing import Any, Literal, TypeAlias, TypeVar
 from turnlog.contract import AgentError, Clock, Lease, Store
 from turnlog.observe import get_logger
 
-from ._owner import describe, forget_owner, is_dead, new_owner
+from ._owner import describe, forget_owner, is_dead, new_owner, work_of
 
 T = TypeVar("T")
 OnBusy: TypeAlias = Literal["refuse", "wait", "outlast"]
@@ -26,6 +26,13 @@ that nobody renews any more."""
 
 LEASE_TTL = 30.0
 """Seconds that a lease outlives its holder."""
+
+Work: TypeAlias = Literal["run", "compact", "decide", "purge", "redact"]
+
+_BRIEF = ("decide", "purge", "redact")
+"""Work that is done in a moment: nobody is turned away for it, whatever he says about waiting."""
+_BRIEF_PATIENCE = 10.0
+WAIT_ADVICE = "wait in line: on_busy='wait', on the command line --wait"
 
 _FIRST_PAUSE, _LONGEST_PAUSE = 0.02, 0.5
 _TAKEOVERS = 20
@@ -61,6 +68,8 @@ class SessionLease:
         owner: str | None = None,
         on_busy: OnBusy = "refuse",
         on_lost: Callable[[AgentError], None] | None = None,
+        work: Work = "run",
+        advice: str = "give the agent on_busy='wait' to wait in line",
     ) -> None:
         self._store = store
         self._session_id = session_id
@@ -70,6 +79,8 @@ class SessionLease:
         self._owner = ""
         self._on_busy: OnBusy = on_busy
         self._on_lost = on_lost
+        self._work = work
+        self._advice = advice
         self._lease: Lease | None = None
         self._renewing: asyncio.Task[None] | None = None
 
@@ -79,7 +90,7 @@ class SessionLease:
         return self._lease
 
     async def __aenter__(self) -> SessionLease:
-        self._owner = self._given_owner or new_owner()
+        self._owner = self._given_owner or new_owner(self._work)
         try:
             self._lease = await self._claim()
         except BaseException:
@@ -126,7 +137,7 @@ class SessionLease:
     # Claiming
 
     async def _claim(self) -> Lease:
-        pause, takeovers = _FIRST_PAUSE, 0
+        pause, takeovers, patience = _FIRST_PAUSE, 0, _BRIEF_PATIENCE
         seen: tuple[object, float] | None = None  # holder, and when its lease runs out
         while True:
             try:
@@ -141,10 +152,14 @@ class SessionLease:
                 await self._take_over(holder)
                 continue
             ends = self._clock.monotonic() + left
-            if self._on_busy == "refuse" or (self._on_busy == "outlast" and _renewed(seen, holder, ends)):
+            refuses = self._on_busy == "refuse" or (
+                self._on_busy == "outlast" and _renewed(seen, holder, ends)
+            )
+            if refuses and (patience <= 0 or not isinstance(holder, str) or work_of(holder) not in _BRIEF):
                 raise self._refusal(busy) from busy
             seen = seen or (holder, ends)
             await self._clock.sleep(pause * (0.5 + random.random()))  # not all at the same moment
+            patience -= pause
             pause = min(pause * 1.5, _LONGEST_PAUSE)
 
     async def _claim_as(self, owner: str) -> Lease:
@@ -167,8 +182,8 @@ class SessionLease:
             return busy
         return AgentError(
             "SessionBusy",
-            f"session {self._session_id} is in use by {describe(holder)}; wait for it to finish, or give the "
-            "agent on_busy='wait' to wait in line",
+            f"session {self._session_id} is in use by {describe(holder)}; wait for it to finish, or "
+            f"{self._advice}",
             meta=busy.meta,
         )
 

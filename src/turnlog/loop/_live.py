@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import inspect
 import random
 from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
@@ -160,6 +161,7 @@ class LiveHuman:
     def __init__(self, handler: ApprovalHandler | None, clock: Clock) -> None:
         self._handler = handler
         self._clock = clock
+        self._asking: dict[str, asyncio.Future[ApprovalDecided | str | None]] = {}
 
     async def decide(self, calls: Sequence[CallState]) -> list[ApprovalDecided] | None:
         """Ask the handler, where there is one. What nobody decided in time is over without asking."""
@@ -169,13 +171,36 @@ class LiveHuman:
             return decisions or None
         for call in waiting:
             assert call.requested is not None
-            given = await _asked(self._handler, call.requested)
+            given = await self._ask(self._handler, call.requested) if call.awaits_human else None
+            if not call.awaits_human:
+                continue  # decided elsewhere, before or while it was asked
             if given is None:
                 return decisions or None
             decided = given if isinstance(given, ApprovalDecided) else _decision(call.requested, given)
             check_decision(call.requested, decided, now=self._clock.now())
             decisions.append(decided)
         return decisions
+
+    async def _ask(
+        self, handler: ApprovalHandler, request: ApprovalRequested
+    ) -> ApprovalDecided | str | None:
+        asked = asyncio.ensure_future(_asked(handler, request))
+        task = asyncio.current_task()
+        cancelling = task.cancelling() if task is not None else 0
+        self._asking[request.tool_call_id] = asked
+        try:
+            return await asked
+        except asyncio.CancelledError:
+            if task is None or task.cancelling() > cancelling or request.tool_call_id in self._asking:
+                raise
+            return None  # withdrawn
+        finally:
+            self._asking.pop(request.tool_call_id, None)
+
+    def withdraw(self, tool_call_id: str) -> None:
+        asked = self._asking.pop(tool_call_id, None)
+        if asked is not None:
+            asked.cancel()
 
     def _is_expired(self, call: CallState) -> bool:
         limit = call.requested.expires_at if call.requested else None

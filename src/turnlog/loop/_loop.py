@@ -13,10 +13,13 @@ from turnlog.approvals import ApprovalPolicy
 from turnlog.context import ContextOptions, Projection
 from turnlog.contract import (
     AgentError,
+    ApprovalDecided,
     Clock,
     Entry,
     IdSource,
+    JsonObject,
     Message,
+    PurgeEntry,
     RunEndedEvent,
     RunEvent,
     RunInput,
@@ -35,9 +38,10 @@ from turnlog.tools import ToolExecutor, ToolRegistry
 from turnlog.widgets import Widget, WidgetHost
 
 from ._abort import AbortScope, RunInterrupted
+from ._decisions import make_decision, record_decision
 from ._doors import Doors
 from ._facts import Fact, append_fact
-from ._given import check_kind
+from ._given import check_kind, check_named
 from ._hooks import Hooks
 from ._lease import LEASE_TTL, OnBusy, SessionLease, check_writing
 from ._live import ApprovalHandler, LiveHuman, LiveModel, LiveWorld, Steering
@@ -62,6 +66,8 @@ class OpenRun:
     scope: AbortScope = field(default_factory=AbortScope)
     steering: Steering = field(default_factory=Steering)
     held: SessionLease | None = None
+    runner: Runner | None = None
+    home: asyncio.AbstractEventLoop = field(default_factory=asyncio.get_running_loop)
     over: asyncio.Event = field(default_factory=asyncio.Event)
 
 
@@ -122,7 +128,7 @@ class AgentLoop:
             if not run.auto_create_session:
                 await self._open(opened, create=False)  # a claim would make it
             await self._hold(opened)
-            warm = await self._open(opened, create=run.auto_create_session)
+            warm = await self._open(opened, create=run.auto_create_session, named=run)
             if warm.state.status == "awaiting_human":
                 raise AgentError(
                     "SessionBusy",
@@ -173,6 +179,7 @@ class AgentLoop:
             LiveContext(warm.projection, warm.host, self._clock, hints, recap, self._model.window_of),
         )
         runner.record.count_on(after)
+        opened.runner = runner
         watchdog = self._watch(opened, warm, run)
         hooked = bool(self._hooks.on_event)
         try:
@@ -239,18 +246,28 @@ class AgentLoop:
 
     # ── sessions ──
 
-    async def _open(self, opened: OpenRun, *, create: bool) -> WarmSession:
+    async def _open(self, opened: OpenRun, *, create: bool, named: RunInput | None = None) -> WarmSession:
         session_id = opened.session_id
         warm = self._warm.pop(session_id, None)  # back when it is in step with the log
-        if warm is None:
+        fresh = await warm.session.refresh() if warm is not None else []
+        if warm is None or any(isinstance(entry, PurgeEntry) for entry in fresh):
+            # What was erased from the store is not kept in memory either.
             session = await Session.open(
-                self._store, session_id, clock=self._clock, ids=self._ids, create=create
+                self._store,
+                session_id,
+                clock=self._clock,
+                ids=self._ids,
+                create=create,
+                title=named.title if named is not None else None,
+                metadata=named.session_metadata if named is not None else None,
             )
             warm = WarmSession(session, RunState(), Projection(self._options), WidgetHost(self._widgets))
             warm.catch_up()
         else:
-            for entry in await warm.session.refresh():
+            for entry in fresh:
                 warm.step(entry)
+        if named is not None:
+            check_named(warm.session, named)
         warm.session.lease = opened.held.lease if opened.held is not None else None
         self._warm[session_id] = warm
         while len(self._warm) > _WARM_SESSIONS:
@@ -357,6 +374,51 @@ class AgentLoop:
         except BaseException:
             self._warm.pop(warm.session.session_id, None)
             raise
+
+    # ── decisions ──
+
+    async def decide(
+        self,
+        session_id: str,
+        tool_call_id: str,
+        action: str,
+        *,
+        by: str,
+        arguments: dict[str, Any] | None = None,
+        note: str | None = None,
+    ) -> ApprovalDecided:
+        """As ``record_decision``; a run that is going here takes the decision up itself."""
+        check_kind("session", session_id, str, "its name, as text")
+        going = self._runs.get(session_id)
+        if going is None or going.runner is None or going.home is not asyncio.get_running_loop():
+            return await record_decision(
+                self._store,
+                session_id,
+                tool_call_id,
+                action,
+                by=by,
+                arguments=arguments,
+                note=note,
+                clock=self._clock,
+                ids=self._ids,
+                check=self._find_problems,
+            )
+        decided = make_decision(
+            going.runner.state,
+            tool_call_id,
+            action,
+            by=by,
+            arguments=arguments,
+            note=note,
+            now=self._clock.now(),
+            check=self._find_problems,
+        )
+        await going.runner.take_decision(decided)
+        return decided
+
+    def _find_problems(self, tool_name: str, arguments: JsonObject) -> list[str] | None:
+        tool = self._registry.get(tool_name)
+        return tool.bind(arguments).problems if tool is not None else None
 
     # ── while a run goes ──
 

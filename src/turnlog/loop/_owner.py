@@ -11,11 +11,11 @@ _live: set[str] = set()
 """Names that leases of this process go by at the moment."""
 
 
-def new_owner() -> str:
-    """``host/pid/start/space/mark``, different every time; ``start`` and ``space`` tell a process number
+def new_owner(work: str = "run") -> str:
+    """``host/pid/start/space/work-mark``, different every time; ``start`` and ``space`` tell a process number
     from the same number used again, after a restart or in another container."""
     pid = os.getpid()
-    owner = f"{_host()}/{pid}/{_started(pid) or 0}/{_space()}/{os.urandom(4).hex()}"
+    owner = f"{_host()}/{pid}/{_started(pid) or 0}/{_space()}/{work}-{os.urandom(4).hex()}"
     _live.add(owner)
     return owner
 
@@ -45,13 +45,19 @@ def is_dead(owner: str) -> bool:
     return now is not None and str(now) != start
 
 
+def work_of(owner: str) -> str:
+    """What the session is held for; empty where the name does not say."""
+    return owner.rpartition("/")[2].rpartition("-")[0]
+
+
 def describe(owner: str) -> str:
-    """For people: ``process 4711 on host``."""
+    """For people: ``process 4711 on host``, and what it does there where that is no run."""
     try:
         host, pid, _, _, _ = owner.rsplit("/", 4)
     except ValueError:
         return repr(owner)
-    return f"process {pid} on {host}"
+    work = work_of(owner)
+    return f"process {pid} on {host}" + (f" ({work})" if work not in ("", "run") else "")
 
 
 @cache

@@ -289,6 +289,9 @@ class RecordedHuman:
             self._tape.stop()
         return decided or None
 
+    def withdraw(self, tool_call_id: str) -> None:
+        """Nobody is asked."""
+
 
 class RecordedContext(LiveContext):
     """Grains and screens are made again; folds are read: the planner looks at clocks and prices."""

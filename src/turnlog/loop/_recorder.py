@@ -93,17 +93,22 @@ class Recorder:
     def dirty(self) -> bool:
         return bool(self._untold or self.session.staged)
 
+    async def commit(self) -> None:
+        """Write what is staged; what there is to tell about it waits for ``flush``."""
+        if not self.session.staged:
+            return
+        drops = self.session.drops
+        try:
+            entries = await self.session.commit()
+        finally:
+            if self.session.drops != drops:
+                # What was staged is not in the log, but the folds have seen it: they are of no more use.
+                self._warm.broken = True
+        if _history.isEnabledFor(DEBUG):
+            log_entries(entries)
+
     async def flush(self) -> list[RunEvent]:
-        if self.session.staged:
-            drops = self.session.drops
-            try:
-                entries = await self.session.commit()
-            finally:
-                if self.session.drops != drops:
-                    # What was staged is not in the log, but the folds have seen it: they are of no more use.
-                    self._warm.broken = True
-            if _history.isEnabledFor(DEBUG):
-                log_entries(entries)
+        await self.commit()
         untold, self._untold = self._untold, []
         return [self.event(kind, payload) for kind, payload in untold]
 

@@ -42,13 +42,17 @@ from ._warm import WarmSession
 
 
 class ReplayReport(Value, frozen=True, kw_only=True):
-    """``identical``, or where the first difference is and what it looks like."""
+    """``identical``, or where the first difference is and what it looks like.
+
+    ``unproven``: contexts of which a part was purged since; they cannot be made again and are not compared.
+    """
 
     session_id: str
     identical: bool
     entries: int
     runs: int
     contexts: int
+    unproven: int = 0
     open_run: bool = False
     seq: int | None = None
     kind: str | None = None
@@ -103,12 +107,15 @@ async def replay_entries(
             tape.mismatch = (tape.position + 1, str(error))
     seq, difference = tape.mismatch or (None, None)
     compared = recorded if seq is None else recorded[: seq - 1]
+    contexts = [entry for entry in compared if isinstance(entry, ModelCallStartedEntry)]
+    unproven = sum(tape.is_unproven(entry) for entry in contexts)
     return ReplayReport(
         session_id=session_id,
         identical=tape.mismatch is None,
         entries=len(compared),
         runs=runs,
-        contexts=sum(isinstance(entry, ModelCallStartedEntry) for entry in compared),
+        contexts=len(contexts) - unproven,
+        unproven=unproven,
         open_run=open_run,
         seq=seq,
         kind=recorded[seq - 1].kind if seq is not None and seq <= len(recorded) else None,

@@ -13,6 +13,7 @@ from typing import Any, Literal
 
 from turnlog.contract import (
     AgentError,
+    ApprovalDecided,
     Clock,
     ErrorEvent,
     ErrorInfo,
@@ -48,7 +49,7 @@ from ._facts import take_facts
 from ._known_widgets import names_to_record
 from ._model_phase import call_model, shrink_context
 from ._recorder import Recorder
-from ._tool_phase import aborted_by, await_human, run_tools, skip_open_calls
+from ._tool_phase import aborted_by, await_human, run_tools, skip_open_calls, stage_decision
 from ._warm import WarmSession
 
 
@@ -88,6 +89,16 @@ class Runner:
                 why = f"the run was ended by {type(error).__name__}: {error}"
             await self._settle(AgentError("RunAborted", why))
             raise
+
+    async def take_decision(self, decided: ApprovalDecided) -> None:
+        """Record a decision that came from outside while the run is going and waits for it."""
+        stage_decision(self.record, decided)
+        try:
+            await self.record.commit()
+        except AgentError as error:
+            self.doors.world.scope.request(error)  # what the run has seen is not in the log
+            raise
+        self.doors.human.withdraw(decided.tool_call_id)
 
     async def _drive(self) -> AsyncGenerator[RunEvent, None]:
         record, doors, state = self.record, self.doors, self.state

@@ -8,6 +8,7 @@ from collections.abc import AsyncGenerator, Sequence
 from turnlog.approvals import approval_digest
 from turnlog.contract import (
     AgentError,
+    ApprovalDecided,
     ApprovalDecidedEvent,
     ApprovalRequested,
     ApprovalRequestedEvent,
@@ -272,20 +273,24 @@ async def await_human(record: Recorder, doors: Doors, order: AwaitHuman) -> Asyn
     with doors.world.scope:
         decisions = await doors.human.decide(order.calls)
     for decided in decisions or ():
-        entry = record.stage(record.session.decide_approval(decided))
-        record.tell(
-            ApprovalDecidedEvent,
-            DecisionShown(
-                entry_id=entry.id,
-                tool_call_id=decided.tool_call_id,
-                action=decided.action,
-                decided_by=decided.decided_by,
-            ),
-        )
+        stage_decision(record, decided)
     _check_aborted(record.state.open_calls)
     await _answer_denied(record, doors)
     if not record.state.awaiting and record.state.open_calls:
         record.go("tool_running")
+
+
+def stage_decision(record: Recorder, decided: ApprovalDecided) -> None:
+    entry = record.stage(record.session.decide_approval(decided))
+    record.tell(
+        ApprovalDecidedEvent,
+        DecisionShown(
+            entry_id=entry.id,
+            tool_call_id=decided.tool_call_id,
+            action=decided.action,
+            decided_by=decided.decided_by,
+        ),
+    )
 
 
 def aborted_by(calls: Sequence[CallState]) -> AgentError | None:

@@ -4,6 +4,7 @@ Nothing heavy is loaded before a tool's schema is first needed.
 """
 
 from ._answer import Content, ResultPart, ToolAnswer, ToolError, ToolResult
+from ._check import check_schema
 from ._context import ProgressSink, ToolContext
 from ._executor import ToolExecutor
 from ._options import NOT_RUN, Reconcile, ToolDefinition, ToolOptions
@@ -31,6 +32,7 @@ __all__ = [
     "ToolRegistry",
     "ToolResult",
     "as_tool",
+    "check_schema",
     "output_schema",
     "tool",
     "validate_output",

@@ -34,7 +34,9 @@ from ._payloads import (
 
 
 class _Entry(Value, frozen=True, kw_only=True, tag_field="kind"):
-    """``parent_id`` is the entry before; ``purged_digest`` is there once the content was erased."""
+    """``parent_id`` is the entry before; ``purged_digest`` is there once the content was erased,
+    ``trimmed_digest`` once a copy of purged content was cut out and the rest stayed: both are digests of
+    what was there."""
 
     id: str
     parent_id: str | None = None
@@ -49,6 +51,7 @@ class SessionHeaderEntry(_Entry, frozen=True, kw_only=True, tag="session_header"
     payload: SessionHeader
     meta: JsonObject | None = None
     purged_digest: str | None = None
+    trimmed_digest: str | None = None
     hash: str
 
 
@@ -57,6 +60,7 @@ class RunStartedEntry(_Entry, frozen=True, kw_only=True, tag="run_started"):
     payload: RunStarted
     meta: JsonObject | None = None
     purged_digest: str | None = None
+    trimmed_digest: str | None = None
     hash: str
 
 
@@ -65,6 +69,7 @@ class RunEndedEntry(_Entry, frozen=True, kw_only=True, tag="run_ended"):
     payload: RunEnded
     meta: JsonObject | None = None
     purged_digest: str | None = None
+    trimmed_digest: str | None = None
     hash: str
 
 
@@ -73,6 +78,7 @@ class ModelInputEntry(_Entry, frozen=True, kw_only=True, tag="model_input"):
     payload: ModelInput
     meta: JsonObject | None = None
     purged_digest: str | None = None
+    trimmed_digest: str | None = None
     hash: str
 
 
@@ -81,6 +87,7 @@ class ModelCallStartedEntry(_Entry, frozen=True, kw_only=True, tag="model_call_s
     payload: ModelCallStarted
     meta: JsonObject | None = None
     purged_digest: str | None = None
+    trimmed_digest: str | None = None
     hash: str
 
 
@@ -89,6 +96,7 @@ class ModelCallFailedEntry(_Entry, frozen=True, kw_only=True, tag="model_call_fa
     payload: ModelCallFailed
     meta: JsonObject | None = None
     purged_digest: str | None = None
+    trimmed_digest: str | None = None
     hash: str
 
 
@@ -97,6 +105,7 @@ class ModelOutputEntry(_Entry, frozen=True, kw_only=True, tag="model_output"):
     payload: ModelOutput
     meta: JsonObject | None = None
     purged_digest: str | None = None
+    trimmed_digest: str | None = None
     hash: str
 
 
@@ -105,6 +114,7 @@ class ToolsChangeEntry(_Entry, frozen=True, kw_only=True, tag="tools_change"):
     payload: ToolsChange
     meta: JsonObject | None = None
     purged_digest: str | None = None
+    trimmed_digest: str | None = None
     hash: str
 
 
@@ -113,6 +123,7 @@ class ToolStartedEntry(_Entry, frozen=True, kw_only=True, tag="tool_started"):
     payload: ToolStarted
     meta: JsonObject | None = None
     purged_digest: str | None = None
+    trimmed_digest: str | None = None
     hash: str
 
 
@@ -121,6 +132,7 @@ class ToolResultsEntry(_Entry, frozen=True, kw_only=True, tag="tool_results"):
     payload: ToolResults
     meta: JsonObject | None = None
     purged_digest: str | None = None
+    trimmed_digest: str | None = None
     hash: str
 
 
@@ -129,6 +141,7 @@ class ApprovalRequestedEntry(_Entry, frozen=True, kw_only=True, tag="approval_re
     payload: ApprovalRequested
     meta: JsonObject | None = None
     purged_digest: str | None = None
+    trimmed_digest: str | None = None
     hash: str
 
 
@@ -137,6 +150,7 @@ class ApprovalDecidedEntry(_Entry, frozen=True, kw_only=True, tag="approval_deci
     payload: ApprovalDecided
     meta: JsonObject | None = None
     purged_digest: str | None = None
+    trimmed_digest: str | None = None
     hash: str
 
 
@@ -145,6 +159,7 @@ class ModelChangeEntry(_Entry, frozen=True, kw_only=True, tag="model_change"):
     payload: ModelChange
     meta: JsonObject | None = None
     purged_digest: str | None = None
+    trimmed_digest: str | None = None
     hash: str
 
 
@@ -153,6 +168,7 @@ class RuntimeInitEntry(_Entry, frozen=True, kw_only=True, tag="runtime_init"):
     payload: RuntimeInit
     meta: JsonObject | None = None
     purged_digest: str | None = None
+    trimmed_digest: str | None = None
     hash: str
 
 
@@ -161,6 +177,7 @@ class SystemPromptEntry(_Entry, frozen=True, kw_only=True, tag="system_prompt"):
     payload: SystemPrompt
     meta: JsonObject | None = None
     purged_digest: str | None = None
+    trimmed_digest: str | None = None
     hash: str
 
 
@@ -169,6 +186,7 @@ class WidgetEventEntry(_Entry, frozen=True, kw_only=True, tag="widget_event"):
     payload: WidgetEvent
     meta: JsonObject | None = None
     purged_digest: str | None = None
+    trimmed_digest: str | None = None
     hash: str
 
 
@@ -177,6 +195,7 @@ class FoldEntry(_Entry, frozen=True, kw_only=True, tag="fold"):
     payload: Fold
     meta: JsonObject | None = None
     purged_digest: str | None = None
+    trimmed_digest: str | None = None
     hash: str
 
 
@@ -185,6 +204,7 @@ class CompactionSummaryEntry(_Entry, frozen=True, kw_only=True, tag="compaction_
     payload: CompactionSummary
     meta: JsonObject | None = None
     purged_digest: str | None = None
+    trimmed_digest: str | None = None
     hash: str
 
 
@@ -193,6 +213,7 @@ class BranchSummaryEntry(_Entry, frozen=True, kw_only=True, tag="branch_summary"
     payload: BranchSummary
     meta: JsonObject | None = None
     purged_digest: str | None = None
+    trimmed_digest: str | None = None
     hash: str
 
 
@@ -201,6 +222,7 @@ class RedactionEntry(_Entry, frozen=True, kw_only=True, tag="redaction"):
     payload: Redaction
     meta: JsonObject | None = None
     purged_digest: str | None = None
+    trimmed_digest: str | None = None
     hash: str
 
 
@@ -209,6 +231,7 @@ class PurgeEntry(_Entry, frozen=True, kw_only=True, tag="purge"):
     payload: Purge
     meta: JsonObject | None = None
     purged_digest: str | None = None
+    trimmed_digest: str | None = None
     hash: str
 
 
@@ -217,6 +240,7 @@ class DeltaBatchEntry(_Entry, frozen=True, kw_only=True, tag="delta_batch"):
     payload: DeltaBatch
     meta: JsonObject | None = None
     purged_digest: str | None = None
+    trimmed_digest: str | None = None
     hash: str
 
 
@@ -225,6 +249,7 @@ class CustomEntry(_Entry, frozen=True, kw_only=True, tag="custom"):
     payload: Custom
     meta: JsonObject | None = None
     purged_digest: str | None = None
+    trimmed_digest: str | None = None
     hash: str
 
 

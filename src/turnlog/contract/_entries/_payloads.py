@@ -219,19 +219,28 @@ class BranchSummary(Value, frozen=True, kw_only=True):
 
 
 class Redaction(Value, frozen=True, kw_only=True):
-    """Hides the named entries from every view, export and future context."""
+    """Hides the named entries from every view, export and future context.
+
+    ``trimmed``: of other entries, copies of the content are hidden: the digest of what stays of each.
+    """
 
     entry_ids: list[str]
     reason: str | None = None
     by: str | None = None
+    trimmed: dict[str, str] | None = None
 
 
 class Purge(Value, frozen=True, kw_only=True):
-    """The named entries' content was erased from the store's files; their digests keep the chain."""
+    """The named entries' content was erased from the store's files; their digests keep the chain.
+
+    ``trimmed``: out of other entries copies of the content were cut: the digest of what stays of each, which
+    is how the chain still covers it.
+    """
 
     entry_ids: list[str]
     reason: str | None = None
     by: str | None = None
+    trimmed: dict[str, str] | None = None
 
 
 class DeltaBatch(Value, frozen=True, kw_only=True):

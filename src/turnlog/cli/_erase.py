@@ -1,0 +1,120 @@
+"""``redact`` and ``purge``: what entries hold is hidden, or erased for good."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Sequence
+from typing import Any
+
+import click
+
+from turnlog.contract import Entry, PurgeEntry, RedactionEntry, Store
+from turnlog.loop import purge_entries, redact_entries
+
+from ._app import (
+    FAILED,
+    err,
+    json_option,
+    login,
+    out,
+    store_option,
+    wait_option,
+    with_store,
+    write_json,
+)
+from ._text import plain
+
+
+def _options(command: Any) -> Any:
+    for option in (
+        json_option,
+        store_option,
+        wait_option,
+        click.option("--by", metavar="NAME", default=login, show_default="your login"),
+        click.option("--reason", metavar="TEXT"),
+        click.argument("entries", nargs=-1, required=True, metavar="ENTRY…"),
+        click.argument("session"),
+    ):
+        command = option(command)
+    return command
+
+
+@click.command("redact", short_help="Hide what entries hold from every view.")
+@_options
+def redact_command(
+    session: str,
+    entries: tuple[str, ...],
+    reason: str | None,
+    by: str,
+    wait: bool,
+    store_url: str | None,
+    as_json: bool,
+) -> None:
+    """Hide what entries hold (by id or seq), and the copies of it, from every view, export and future
+    context. The bytes stay in the store; purge erases them."""
+
+    async def work(store: Store) -> Entry:
+        ids = await _ids(store, session, entries)
+        return await redact_entries(
+            store, session, ids, by=by, reason=reason, on_busy="wait" if wait else "refuse"
+        )
+
+    _say("hidden", with_store(store_url, work), as_json)
+
+
+@click.command("purge", short_help="Erase what entries hold, for good.")
+@_options
+@click.option("--yes", is_flag=True, help="Do not ask.")
+def purge_command(
+    session: str,
+    entries: tuple[str, ...],
+    reason: str | None,
+    by: str,
+    wait: bool,
+    store_url: str | None,
+    as_json: bool,
+    yes: bool,
+) -> None:
+    """Erase what entries hold (by id or seq), and the copies of it, from the store's own files.
+
+    This cannot be undone. What a model said of it elsewhere is content of its own: name those entries too.
+    """
+    if not yes and not _confirmed(f"Erase {_entries(len(entries))} of {plain(session)} for good?"):
+        err.print("nothing was erased")
+        sys.exit(FAILED)
+
+    async def work(store: Store) -> Entry:
+        ids = await _ids(store, session, entries)
+        return await purge_entries(
+            store, session, ids, by=by, reason=reason, on_busy="wait" if wait else "refuse"
+        )
+
+    _say("erased", with_store(store_url, work), as_json)
+
+
+def _confirmed(question: str) -> bool:
+    try:
+        return click.confirm(question, err=True)
+    except click.Abort:  # Ctrl-C, or nobody there to answer
+        err.print()
+        return False
+
+
+async def _ids(store: Store, session: str, names: Sequence[str]) -> list[str]:
+    known = {str(entry.seq): entry.id for entry in await store.load(session)}
+    return [known.get(name, name) for name in names]
+
+
+def _say(done: str, logged: Entry, as_json: bool) -> None:
+    if as_json:
+        write_json(logged)
+        return
+    assert isinstance(logged, PurgeEntry | RedactionEntry)
+    whole, parts = len(logged.payload.entry_ids), len(logged.payload.trimmed or {})
+    out.print(f"{done}; logged as entry {logged.seq}")
+    rest = f", and copies in {_entries(parts)} more" if parts else ""
+    err.print(f"[dim]{done}: {_entries(whole)}{rest}[/]")
+
+
+def _entries(number: int) -> str:
+    return "1 entry" if number == 1 else f"{number} entries"
