@@ -125,7 +125,7 @@ class Outside:
 
 
 class AckStore(FaultStore):
-    """Notes outside what the store has acknowledged. ``hasty``: before it is written, which is a bug."""
+    """Notes outside what the store has acknowledged of the session. ``hasty``: before it is written, which is a bug."""
 
     def __init__(self, inner: Store, points: Points, outside: Outside, *, hasty: bool = False) -> None:
         super().__init__(inner, hook=lambda when, method, number: points.reach(f"{method} {when}"))
@@ -135,7 +135,7 @@ class AckStore(FaultStore):
     async def append(self, session_id: str, batch: Any, **options: Any) -> None:
         if not self._hasty:
             await super().append(session_id, batch, **options)
-        for stored in batch:
+        for stored in batch if session_id == SESSION else ():
             self._acknowledge(stored)
         if self._hasty:
             await super().append(session_id, batch, **options)

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from ._sqlite import SqliteStore
     from ._urls import default_store_url, open_store, show_url
     from ._verify import Problem, verify
-    from ._views import AgentState, messages_of, visible_entries
+    from ._views import AgentState, messages_of, redaction_of, visible_entries
 
 __all__ = [
     "AgentState",
@@ -45,6 +45,7 @@ __all__ = [
     "open_store",
     "purge",
     "purge_scope",
+    "redaction_of",
     "render_html",
     "render_markdown",
     "show_url",
@@ -71,6 +72,7 @@ _HOMES = {
     "open_store": "_urls",
     "purge": "_purge",
     "purge_scope": "_purge",
+    "redaction_of": "_views",
     "render_html": "_html",
     "render_markdown": "_markdown",
     "show_url": "_urls",

@@ -60,11 +60,6 @@ class Appends:
     def _known_ids(self) -> frozenset[str] | set[str]:
         raise NotImplementedError
 
-    def _copies(self, entry_ids: Sequence[str]) -> tuple[list[str], dict[str, str]]:
-        """These entries and those that repeat them; and the digests of what stays of those in which a part
-        does."""
-        raise NotImplementedError
-
     # Runs
 
     def start_run(self, run_id: str, started: RunStarted, *, meta: JsonObject | None = None) -> Entry:
@@ -222,20 +217,21 @@ class Appends:
         reason: str | None = None,
         by: str | None = None,
         *,
+        trimmed: dict[str, str] | None = None,
         run_id: str | None = None,
         meta: JsonObject | None = None,
     ) -> Entry:
-        """Hide the named entries' content from every view, export and future context, and with it what our
-        own code made of it: the entry lists all that it hides."""
+        """Hide the named entries' content from every view, export and future context.
+
+        ``turnlog.loop.redact_entries`` looks for copies of it first, and names those too.
+        """
         missing = [id for id in entry_ids if id not in self._known_ids()]
         if missing or not entry_ids:
             raise invalid(
                 f"nothing to redact: no entry of this session has the id {', '.join(missing) or '-'}"
             )
-        hidden, trimmed = self._copies(entry_ids)
-        return self._stage(
-            Redaction(entry_ids=hidden, trimmed=trimmed or None, reason=reason, by=by), run_id, meta
-        )
+        redaction = Redaction(entry_ids=list(entry_ids), trimmed=trimmed, reason=reason, by=by)
+        return self._stage(redaction, run_id, meta)
 
     def append_purge(
         self,

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterable, Sequence
+from pathlib import Path
 from typing import Any
 
 from ..contract import AgentError, Clock, Entry, Lease, StoredEntry, read_envelope
@@ -55,6 +57,14 @@ class StoreBase:
         from datetime import datetime
 
         return datetime.fromisoformat(self._clock.now()).timestamp()
+
+
+def absolute(path: str | Path) -> str:
+    """The path from here, wherever the program goes later: a store stays where it was named."""
+    try:
+        return os.path.abspath(path)
+    except OSError:  # the working directory is gone
+        return str(path)
 
 
 def check_session_id(session_id: str) -> None:

@@ -7,7 +7,7 @@ from functools import partial
 from pathlib import Path
 
 from ..contract import Clock, Lease, SessionInfo, StoredEntry, Tail, digest
-from ._base import StoreBase, check_batch, check_session_id
+from ._base import StoreBase, absolute, check_batch, check_session_id
 from ._jsonl_file import check_lines
 from ._jsonl_folder import Folder
 from ._worker import Worker
@@ -22,7 +22,7 @@ class JsonlStore(StoreBase):
         self, folder: str | Path, *, clock: Clock | None = None, busy_timeout: float = BUSY_TIMEOUT
     ) -> None:
         super().__init__(clock)
-        self.folder = Path(folder)
+        self.folder = Path(absolute(folder))
         self._files = Folder(self.folder, busy_timeout)
         self._worker = Worker("turnlog-jsonl")
 

@@ -25,17 +25,14 @@ from ..contract import (
     StoredEntry,
     ToolCall,
     ToolResults,
-    digest,
-    encode,
     seal,
 )
 from ._appends import Appends
 from ._base import check_session_id, not_found
 from ._blobs import detach_images
-from ._copies import copies_of
 from ._ledger import Ledger, Mark
 from ._scrub import holds_secret, scrub_meta, scrub_payload
-from ._views import AgentState, Transcript, trims_after
+from ._views import AgentState, Transcript
 
 _replace = msgspec.structs.replace
 
@@ -360,14 +357,6 @@ class Session(Appends):
         if self._staged or self._writing:
             return (self._staged or self._writing)[-1].entry
         return self._entries[-1] if self._entries else None
-
-    def _copies(self, entry_ids: Sequence[str]) -> tuple[list[str], dict[str, str]]:
-        more = sorted(copies_of(self._entries, set(entry_ids)).whole)
-        trimmed: dict[str, str] = {}
-        for entry, left in trims_after(self._entries, entry_ids):
-            meta = f":{digest(encode(entry.meta))}" if entry.meta else ""
-            trimmed[entry.id] = digest(encode(left)) + meta
-        return [*entry_ids, *more], trimmed
 
     def _known_ids(self) -> set[str]:
         for entry in self._entries[self._ids_upto :]:

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from ..contract import Clock, Entry, Lease, SessionInfo, StoredEntry, Tail, digest
-from ._base import StoreBase, check_batch, check_session_id, no_blob, tail_of
+from ._base import StoreBase, absolute, check_batch, check_session_id, no_blob, tail_of
 from ._blank import title_of
 from ._sqlite_reader import Reader
 from ._sqlite_writer import AppendJob, ForkOrder, Writer
@@ -33,7 +33,7 @@ class SqliteStore(StoreBase):
         self, path: str | Path, *, clock: Clock | None = None, busy_timeout: float = BUSY_TIMEOUT
     ) -> None:
         super().__init__(clock)
-        self.path = str(path)
+        self.path = absolute(path)
         self._writer = Writer(self.path, busy_timeout)
         self._reader = Reader(self.path, busy_timeout)
         self._writing = Worker("turnlog-sqlite-writer", self._writer.run_group)

@@ -6,7 +6,7 @@ import os
 import time
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
-from typing import Any, Literal, Protocol, cast
+from typing import Any, Literal, Protocol, TypeAlias, cast
 
 from ..contract import AgentError
 from . import _sql
@@ -59,6 +59,30 @@ def load_apsw() -> Any:
             f"apsw brings SQLite {version}, which can damage its log; pip install -U 'apsw>=3.54'",
         )
     return apsw
+
+
+FileId: TypeAlias = tuple[int, int]
+
+
+def file_id(path: str) -> FileId | None:
+    """Which file is at ``path`` now; None when there is none."""
+    try:
+        found = os.stat(path)
+    except OSError:
+        return None
+    return found.st_dev, found.st_ino
+
+
+def taken_away(path: str, doing: Literal["read", "write"]) -> AgentError:
+    """The file that was opened is not the one at ``path`` any more: what is written to it is lost."""
+    what = "replaced by another file" if os.path.exists(path) else "deleted or moved"
+    code = "SessionWriteFailed" if doing == "write" else "SessionReadFailed"
+    return AgentError(
+        code,
+        f"{path} was {what} while it was open, so this was not {'written' if doing == 'write' else 'read'}; "
+        "put it back, or begin anew",
+        meta={"path": path},
+    )
 
 
 def open_writer(path: str, busy_timeout: float) -> Connection:
@@ -208,6 +232,14 @@ def translate(error: BaseException, path: str, doing: Literal["read", "write"]) 
                 "SessionCorrupt",
                 f"{path} is damaged ({error}); restore it from a backup, or save what is readable with "
                 "`sqlite3 FILE .recover`",
+                cause=error,
+                meta=meta,
+            )
+        case _ if os.path.isdir(path):
+            return AgentError(
+                "ConfigInvalid",
+                f"{path} is a folder; name a file, as sqlite:{os.path.join(path, 'sessions.db')}, or write "
+                f"jsonl:{path} for a folder of files",
                 cause=error,
                 meta=meta,
             )

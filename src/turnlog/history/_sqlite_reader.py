@@ -11,7 +11,7 @@ from typing import Any
 from ..contract import AgentError, Entry, SessionInfo, StoredEntry, Tail
 from . import _sql
 from ._base import not_found
-from ._sqlite_file import Connection, load_apsw, open_reader, translate
+from ._sqlite_file import Connection, FileId, file_id, load_apsw, open_reader, taken_away, translate
 from ._upcast import decode_rows, first_version_is_current
 
 _abandoned: list[Any] = []
@@ -23,6 +23,7 @@ class Reader:
         self._path = path
         self._busy_timeout = busy_timeout
         self._connection: Connection | None = None
+        self._file: FileId | None = None
         self._lineages: dict[str, list[tuple[int, int]]] = {}
 
     def read(self, session_id: str, after: int, upto: int | None) -> list[StoredEntry]:
@@ -65,6 +66,8 @@ class Reader:
         return None if row is None else row[0]
 
     def close(self) -> None:
+        if self._file != file_id(self._path):
+            self.forget()
         connection, self._connection = self._connection, None
         if connection is not None:
             connection.close()
@@ -72,6 +75,7 @@ class Reader:
     def forget(self) -> None:
         _abandoned.append(self._connection)
         self._connection = None
+        self._lineages = {}
 
     def _bodies(self, session_id: str, after: int) -> Iterable[tuple[bytes]]:
         spans = self._spans(session_id, after, None)
@@ -127,6 +131,10 @@ class Reader:
             self._connection = open_reader(self._path, self._busy_timeout)
             if self._connection is None:
                 return ()
+            self._file = file_id(self._path)
+        elif self._file != file_id(self._path):
+            self.forget()
+            raise taken_away(self._path, "read")
         return self._connection.execute(sql, values)
 
     @contextmanager

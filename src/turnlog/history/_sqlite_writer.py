@@ -9,7 +9,7 @@ from ..contract import AgentError, Lease, StoredEntry, read_envelope
 from . import _sql
 from ._base import exists_already, fenced, fork_beyond, is_repeat, leased, moved_on, not_found
 from ._blank import blobs_in, title_of
-from ._sqlite_file import Connection, load_apsw, open_writer, translate
+from ._sqlite_file import Connection, FileId, file_id, load_apsw, open_writer, taken_away, translate
 from ._sqlite_reader import _abandoned, gone  # pyright: ignore[reportPrivateUsage]
 from ._worker import Job
 
@@ -85,6 +85,7 @@ class Writer:
         self._path = path
         self._busy_timeout = busy_timeout
         self._connection: Connection | None = None
+        self._file: FileId | None = None
         self._keys: dict[str, int] = {}
 
     # Jobs
@@ -333,9 +334,16 @@ class Writer:
     def _open(self) -> Connection:
         if self._connection is None:
             self._connection = open_writer(self._path, self._busy_timeout)
+            self._file = file_id(self._path)
+        elif self._file != file_id(self._path):
+            # Closing it would remove the side files of the one that is there now, by their names.
+            self.forget()
+            raise taken_away(self._path, "write")
         return self._connection
 
     def close(self) -> None:
+        if self._file != file_id(self._path):
+            self.forget()
         connection, self._connection = self._connection, None
         self._keys.clear()
         if connection is not None:

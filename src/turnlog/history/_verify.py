@@ -228,17 +228,23 @@ def _check_trimmed(
     listed: dict[str, list[tuple[str, int | None]]],
 ) -> Iterator[Problem]:
     """Where copies were cut out, what stays is what the log says stays."""
+    # A redaction that lists no copies hides them all the same, and an export leaves them out.
+    unlisted = max(
+        (e.seq for e in entries if isinstance(e, RedactionEntry) and not e.payload.trimmed), default=0
+    )
     for entry, envelope in zip(entries, envelopes, strict=True):
         if envelope is None or envelope.trimmed_digest is None or envelope.purged_digest is not None:
             continue
         found, words = content_digest(envelope), listed.get(entry.id, [])
-        if not words:
+        places = [at for at, (left, _) in enumerate(words) if left == found]
+        later = [erased for _, erased in words[places[-1] + 1 :] if erased] if places else []
+        if not words and entry.seq > unlisted:
             message = f"a part of entry {entry.seq} ({entry.id}) is gone, and no purge in the log says so"
             yield Problem(code="purge", message=message, seq=entry.seq, entry_id=entry.id)
-        elif not (places := [at for at, (left, _) in enumerate(words) if left == found]):
+        elif words and not places:
             message = f"what a purge left of entry {entry.seq} ({entry.id}) was changed"
             yield Problem(code="changed", message=message, seq=entry.seq, entry_id=entry.id)
-        elif later := [erased for _, erased in words[places[-1] + 1 :] if erased is not None]:
+        elif later:
             yield _unfinished(entry.id, later[-1])
 
 

@@ -20,6 +20,8 @@ from ..contract import (
     ToolCall,
     ToolResultsEntry,
     Value,
+    digest,
+    encode,
 )
 from ._blank import blank_payload
 from ._copies import copies_of, trim
@@ -130,6 +132,18 @@ def trims_after(entries: Sequence[Entry], entry_ids: Iterable[str]) -> Iterator[
         left = trim(entry, copies.calls, screen=entry.seq > copies.first)
         if left != entry.payload:
             yield entry, left
+
+
+def redaction_of(
+    entries: Sequence[Entry], entry_ids: Sequence[str]
+) -> tuple[list[str], dict[str, str] | None]:
+    """These entries and those that repeat them; and digests of what stays of those in which a part does."""
+    more = sorted(copies_of(entries, set(entry_ids)).whole)
+    trimmed: dict[str, str] = {}
+    for entry, left in trims_after(entries, entry_ids):
+        meta = f":{digest(encode(entry.meta))}" if entry.meta else ""
+        trimmed[entry.id] = digest(encode(left)) + meta
+    return [*entry_ids, *more], trimmed or None
 
 
 def hide(entry: Entry) -> Entry:

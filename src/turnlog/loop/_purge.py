@@ -7,7 +7,7 @@ from contextlib import AsyncExitStack
 from typing import Literal
 
 from turnlog.contract import Clock, Entry, IdSource, Lease, Store
-from turnlog.history import Session, purge, purge_scope
+from turnlog.history import Session, purge, purge_scope, redaction_of
 from turnlog.system import SystemClock, SystemIds
 
 from ._lease import WAIT_ADVICE, SessionLease, Work
@@ -75,7 +75,8 @@ async def redact_entries(
     async with _hold(store, session_id, "redact", on_busy) as held:
         session.lease = held.lease
         await session.refresh()
-        session.redact(entry_ids, reason, by)
+        hidden, trimmed = redaction_of(session.entries, entry_ids)
+        session.redact(hidden, reason, by, trimmed=trimmed)
         return (await session.commit())[-1]
 
 
