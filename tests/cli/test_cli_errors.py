@@ -212,7 +212,7 @@ def test_a_file_where_a_folder_of_logs_should_be(shell: Shell) -> None:
         done = shell(*command, "--store", "jsonl:notes.txt")
         assert (done.code, done.err) == (
             1,
-            "ConfigInvalid: notes.txt is a file; jsonl: takes a folder of its own\n",
+            f"ConfigInvalid: {(shell.folder / 'notes.txt').resolve()} is a file; jsonl: takes a folder of its own\n",
         )
     assert (shell.folder / "notes.txt").read_text() == "mine"
 

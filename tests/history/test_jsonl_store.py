@@ -166,7 +166,7 @@ async def test_a_folder_that_cannot_be_written_says_so(tmp_path: Path) -> None:
     async with JsonlStore(tmp_path / "file") as store:
         with pytest.raises(AgentError) as error:
             await store.append("s1", [ENTRY._replace(seq=1)], expected_tail=0)
-        assert code_of(error) == "SessionWriteFailed"
+        assert code_of(error) == "ConfigInvalid"
     folder = tmp_path / "logs"
     path, _ = await _two_batches(folder)
     path.unlink()

@@ -125,7 +125,8 @@ class Outside:
 
 
 class AckStore(FaultStore):
-    """Notes outside what the store has acknowledged of the session. ``hasty``: before it is written, which is a bug."""
+    """Notes outside what the store has acknowledged of the session. ``hasty``: before it is written, which is
+    a bug."""
 
     def __init__(self, inner: Store, points: Points, outside: Outside, *, hasty: bool = False) -> None:
         super().__init__(inner, hook=lambda when, method, number: points.reach(f"{method} {when}"))

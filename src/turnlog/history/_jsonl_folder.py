@@ -241,13 +241,6 @@ class Folder:
         self._logs.clear()
 
     def refused(self, error: OSError, code: str) -> AgentError:
-        if isinstance(error, FileExistsError | NotADirectoryError):
-            return AgentError(
-                "ConfigInvalid",
-                f"{self._folder} is no folder; name one that is or that can be made, as jsonl:DIR",
-                cause=error,
-                meta={"path": str(self._folder)},
-            )
         full = error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
         what = "the disk is full" if full else str(error)
         hint = "nothing was written; " if code == "SessionWriteFailed" else ""

@@ -235,18 +235,13 @@ def translate(error: BaseException, path: str, doing: Literal["read", "write"]) 
                 cause=error,
                 meta=meta,
             )
-        case _ if os.path.isdir(path):
-            return AgentError(
-                "ConfigInvalid",
-                f"{path} is a folder; name a file, as sqlite:{os.path.join(path, 'sessions.db')}, or write "
-                f"jsonl:{path} for a folder of files",
-                cause=error,
-                meta=meta,
-            )
         case apsw.FullError():
             what = "the disk is full"
         case _:
             what = str(error) or type(error).__name__
     code = "SessionWriteFailed" if doing == "write" else "SessionReadFailed"
+    if os.path.isdir(path):
+        words = f"{path} is a folder; name a file in it, as sqlite:{path}/sessions.db, or write jsonl:{path}"
+        return AgentError(code, words, cause=error, meta=meta)
     hint = "nothing was written; " if doing == "write" else ""
     return AgentError(code, f"{path}: {what}; {hint}check free space and permissions", cause=error, meta=meta)
