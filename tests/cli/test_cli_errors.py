@@ -210,10 +210,9 @@ def test_a_file_where_a_folder_of_logs_should_be(shell: Shell) -> None:
     shell.write("notes.txt", "mine")
     for command in (["sessions"], ["run", "-m", shell.script("Hi."), "Hi"]):
         done = shell(*command, "--store", "jsonl:notes.txt")
-        assert (done.code, done.err) == (
-            1,
-            f"ConfigInvalid: {(shell.folder / 'notes.txt').resolve()} is a file; jsonl: takes a folder of its own\n",
-        )
+        named = (shell.folder / "notes.txt").resolve()
+        said = f"ConfigInvalid: {named} is a file; jsonl: takes a folder of its own\n"
+        assert (done.code, done.err) == (1, said)
     assert (shell.folder / "notes.txt").read_text() == "mine"
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 from typing import Any
 
+import click
 import pytest
 from rich.console import Console
 
@@ -40,6 +41,7 @@ async def test_the_list_of_what_waits_shows_the_whole_call(monkeypatch: pytest.M
     waiting = await ask(Stage().store)
     shown = io.StringIO()
     monkeypatch.setattr(_approve, "out", Console(file=shown, soft_wrap=True, highlight=False))
-    _approve._list([waiting], SESSION, as_json=False)
+    with click.Context(_approve.approve_command):
+        _approve._list([waiting], SESSION, as_json=False)
     assert LONG in shown.getvalue()
     assert waiting.tool_call_id in shown.getvalue()
