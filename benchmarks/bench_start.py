@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import gc
+import os
+import statistics
 import subprocess
 import sys
 import tempfile
@@ -39,22 +42,26 @@ TARGET = ModelInvocationDescriptor(provider_id="openai", specification="openai-c
 
 
 def import_cost() -> tuple[float, float]:
-    """CPU ms of ``import turnlog`` and of the five-line agent's imports, above a bare interpreter."""
+    """CPU ms of ``import turnlog`` and of the five-line agent's imports, above a bare interpreter.
 
-    def cpu(code: str) -> float:
-        wrapped = f"import time,sys; {code}; sys.stdout.write(str(time.process_time()))"
-        runs = [
-            float(
-                subprocess.run(
-                    [sys.executable, "-c", wrapped], capture_output=True, text=True, check=True
-                ).stdout
-            )
-            for _ in range(9)
-        ]
-        return min(runs) * 1e3
+    With compiled files at hand, as an installer leaves them: they are made in a folder of their own first,
+    whatever this environment says about writing them.
+    """
+    with tempfile.TemporaryDirectory() as compiled:
+        environment = {name: value for name, value in os.environ.items() if name != "PYTHONDONTWRITEBYTECODE"}
+        environment["PYTHONPYCACHEPREFIX"] = compiled
 
-    bare = cpu("pass")
-    return cpu("import turnlog") - bare, cpu("from turnlog import Agent, tool, load_model") - bare
+        def cpu(code: str) -> float:
+            wrapped = f"import time,sys; {code}; sys.stdout.write(str(time.process_time()))"
+            command = [sys.executable, "-c", wrapped]
+            runs = [
+                float(subprocess.run(command, capture_output=True, check=True, env=environment).stdout)
+                for _ in range(10)
+            ]
+            return min(runs[1:]) * 1e3
+
+        bare = cpu("pass")
+        return cpu("import turnlog") - bare, cpu("from turnlog import Agent, tool, load_model") - bare
 
 
 async def fill(store: Store) -> None:
@@ -96,27 +103,35 @@ async def fill(store: Store) -> None:
     await session.commit()
 
 
-async def open_and_ask(path: Path) -> tuple[float, float, int]:
-    """CPU ms of decoding the rows, and of opening the session and making the next request's body."""
+async def open_and_ask(path: Path) -> tuple[float, float, float, int]:
+    """CPU ms of decoding the rows, and of opening the session and making the next request's body, each the
+    best of several rounds; the middle one of the rounds' ratios; and the number of rows. Garbage is collected
+    before each, so that neither pays for what the other left."""
     store = open_store(f"sqlite:{path}")
     rows = [stored.body for stored in await store.read("long")]
+    ratios: list[float] = []
     decoding, opening = float("inf"), float("inf")
-    for _ in range(3):
+    for _ in range(7):
+        gc.collect()
         start = time.process_time()
         rows = [stored.body for stored in await store.read("long")]
         kept = [decode(body, Entry) for body in rows]
+        plain = time.process_time() - start
         del kept
-        decoding = min(decoding, time.process_time() - start)
+        gc.collect()
         start = time.process_time()
         session = await Session.open(store, "long", clock=SystemClock(), ids=SystemIds())
         warm = WarmSession(session, RunState(), Projection(), WidgetHost())
         warm.catch_up()
         context = warm.projection.emit(TARGET)
         body = await request_body(context)
-        opening = min(opening, time.process_time() - start)
+        ours = time.process_time() - start
         assert len(body) > 1_000_000
+        ratios.append(ours / plain)
+        decoding, opening = min(decoding, plain), min(opening, ours)
+        del session, warm, context, body
     await store.close()
-    return decoding * 1e3, opening * 1e3, len(rows)
+    return decoding * 1e3, opening * 1e3, statistics.median(ratios), len(rows)
 
 
 async def request_body(context: ModelContext) -> bytes:
@@ -140,19 +155,19 @@ def rows() -> list[tuple[str, str, str]]:
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "long.db"
 
-        async def work() -> tuple[float, float, int]:
+        async def work() -> tuple[float, float, float, int]:
             store = open_store(f"sqlite:{path}")
             await fill(store)
             await store.close()
             return await open_and_ask(path)
 
-        decoding, opening, count = asyncio.run(work())
+        decoding, opening, ratio, count = asyncio.run(work())
     return [
         ("import turnlog, above a bare interpreter", f"{plain:.0f} ms", "≤ 60 ms"),
         ("  from turnlog import Agent, tool, load_model", f"{agent:.0f} ms", ""),
         (f"read and decode {count} entries", f"{decoding:.0f} ms", ""),
         ("  open that session and build the next request", f"{opening:.0f} ms", ""),
-        ("  ratio", f"{opening / decoding:.2f}x", "≤ 1.5x"),
+        ("  ratio", f"{ratio:.2f}x", "≤ 1.5x"),
     ]
 
 

@@ -125,7 +125,7 @@ def build_context(input: ContextInput) -> ContextBuildResult:
         draft.add(fold)
     context = draft.projection.emit(input.target)
     return ContextBuildResult(
-        model_messages=context.messages,
+        model_messages=list(context.messages),
         model_tool_specs=context.tool_specs,
         system_prompt=context.system_prompt,
         entries_to_append=draft.payloads,

@@ -112,7 +112,7 @@ def explain(
         target=started.payload.target,
         system_prompt=context.system_prompt,
         tool_specs=context.tool_specs,
-        messages=context.messages,
+        messages=list(context.messages),
         context_hash=context.context_hash,
         recorded_hash=started.payload.context_hash,
         matches=context.context_hash == started.payload.context_hash,
@@ -178,6 +178,6 @@ def diff_contexts(earlier: ModelContext, later: ModelContext) -> ContextDiff:
         head_changed=head_changed,
         common_messages=common,
         common_bytes=size,
-        removed=earlier.messages[common:],
-        added=later.messages[common:],
+        removed=list(earlier.messages[common:]),
+        added=list(later.messages[common:]),
     )

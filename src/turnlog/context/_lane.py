@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 
 import msgspec
 
-from turnlog.contract import Message, ModelInvocationDescriptor, ToolSpec, Value, encode
+from turnlog.contract import Message, MessageView, ModelInvocationDescriptor, ToolSpec, Value, encode
 
 from ._options import ContextOptions
 from ._tokens import weigh
@@ -28,9 +28,9 @@ class ContextStats(Value, frozen=True, kw_only=True):
 
 
 class ModelContext(NamedTuple):
-    """One request's content. Messages are the same objects at every call until a break."""
+    """One request's content. Messages are the same objects at every call until a break, and read-only."""
 
-    messages: list[Message]
+    messages: Sequence[Message]
     tool_specs: list[ToolSpec]
     system_prompt: str | None
     context_hash: str
@@ -162,7 +162,7 @@ class Lane:
             segments=segments,
             breaks=breaks,
         )
-        return ModelContext(self.messages.copy(), head.tool_specs, head.system_prompt, self.hash, stats)
+        return ModelContext(MessageView(self.messages), head.tool_specs, head.system_prompt, self.hash, stats)
 
 
 def unit_weight(unit: Unit, options: ContextOptions) -> int:

@@ -7,7 +7,8 @@ Lowering makes a new unit; only results that are still coming in change one.
 from __future__ import annotations
 
 import operator
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
+from types import MappingProxyType
 from typing import Literal, NamedTuple, TypeAlias
 
 from turnlog.contract import (
@@ -172,6 +173,9 @@ class OutputUnit:
             self._bare = None if self.has_thinking else self.full
 
 
+_ALL_LIVE: Mapping[str, Level] = MappingProxyType({})
+
+
 class Found(NamedTuple):
     """One recorded result."""
 
@@ -188,7 +192,7 @@ class ResultsUnit:
     def __init__(self, output: OutputUnit) -> None:
         self.output = output
         self.found: dict[str, Found] = {}
-        self.levels: dict[str, Level] = {}
+        self.levels: Mapping[str, Level] = _ALL_LIVE
         self.redacted: set[str] = set()
         self.closed = False
         self.screen_hidden = False

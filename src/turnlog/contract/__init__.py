@@ -156,6 +156,7 @@ from ._grammar import (
 from ._messages import (
     ROLE_PARTS,
     Message,
+    MessageView,
     Role,
     user_message,
 )
@@ -302,6 +303,7 @@ __all__ = [
     "MASK",
     "META_LIMIT",
     "Message",
+    "MessageView",
     "MessageDelta",
     "MessagePart",
     "ModelCallEvent",

@@ -18,12 +18,20 @@ from msgspec import inspect
 
 from ._base import SCHEMA_VERSION, JsonObject, find_unjson
 from ._errors import AgentError
+from ._messages import MessageView
 
 T = TypeVar("T")
 _UNKNOWN_FIELD = "Object contains unknown field "
 _BAD_TAG = re.compile(r"Invalid value '(.*)' - at `\$(?:.*\.)?kind`$", re.DOTALL)
 
-_encode = msgspec.json.Encoder().encode
+
+def _as_json(value: object) -> object:
+    if isinstance(value, MessageView):
+        return list(value)
+    raise TypeError(f"Encoding objects of type {type(value).__name__} is unsupported")
+
+
+_encode = msgspec.json.Encoder(enc_hook=_as_json).encode
 
 
 def encode(value: object) -> bytes:
@@ -40,7 +48,12 @@ def encode(value: object) -> bytes:
     return data
 
 
+_FINITE = frozenset({str, int, bool, type(None)})
+
+
 def _find_unfinite(value: object) -> str | None:
+    if type(value) in _FINITE:
+        return None
     match value:
         case float():
             return None if math.isfinite(value) else f"the number {value} is not finite"

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Literal, TypeAlias
+from collections.abc import Iterator, Sequence
+from itertools import islice
+from typing import Literal, TypeAlias, cast, overload
 
 from ._base import JsonObject, Value, check_meta
 from ._errors import AgentError
@@ -74,6 +75,47 @@ class Message(Value, frozen=True, kw_only=True):
     @property
     def tool_results(self) -> list[ToolResultPart]:
         return [part for part in self.parts if part.kind == "tool_result"]  # pyright: ignore[reportReturnType]
+
+
+class MessageView(Sequence[Message]):
+    """The first messages of a list that only grows, read-only. It costs the same at any length, and stays as
+    it is while the list goes on growing."""
+
+    __slots__ = ("_count", "_grown")
+
+    def __init__(self, grown: list[Message], count: int | None = None) -> None:
+        self._grown = grown
+        self._count = len(grown) if count is None else min(count, len(grown))
+
+    def __len__(self) -> int:
+        return self._count
+
+    def __iter__(self) -> Iterator[Message]:
+        return islice(self._grown, self._count)
+
+    @overload
+    def __getitem__(self, index: int) -> Message: ...
+    @overload
+    def __getitem__(self, index: slice) -> Sequence[Message]: ...
+    def __getitem__(self, index: int | slice) -> Message | Sequence[Message]:
+        if isinstance(index, slice):
+            places = range(self._count)[index]
+            if places.start == 0 and places.step == 1:
+                return MessageView(self._grown, len(places))
+            return tuple([self._grown[place] for place in places])
+        return self._grown[range(self._count)[index]]
+
+    def __eq__(self, other: object) -> bool:
+        if isinstance(other, MessageView) and other._grown is self._grown:
+            return self._count == other._count
+        if not isinstance(other, MessageView | list | tuple):
+            return NotImplemented
+        return list(self) == list(cast("Sequence[object]", other))
+
+    __hash__ = None  # pyright: ignore[reportAssignmentType]
+
+    def __repr__(self) -> str:
+        return f"MessageView({list(self)!r})"
 
 
 def user_message(text: str | Sequence[MessagePart], *, run_id: str = "", timestamp: str = "") -> Message:

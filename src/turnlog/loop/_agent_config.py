@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import tomllib
 from pathlib import Path
 
 import msgspec
@@ -41,6 +40,8 @@ class AgentConfig(Value, frozen=True, kw_only=True):
 
 def load_config(path: str | Path) -> AgentConfig:
     """Read ``path`` (TOML, keys in camelCase or snake_case). Raises ``ConfigInvalid`` naming the field."""
+    import tomllib  # most agents have no such file
+
     try:
         text = Path(path).read_bytes()
         plain = tomllib.loads(text.decode("utf-8"))

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import TypeAlias
+
+import msgspec
 
 from turnlog.context import MAX_OVERFLOW_STEPS
 from turnlog.contract import AgentError, ErrorInfo, LoopLimits, RetryPolicy, TokenUsage
@@ -14,42 +15,35 @@ ABANDONED = "the process stopped before the answer was complete"
 """What the log says of a model call that was open when its process died."""
 
 
-@dataclass(frozen=True, slots=True)
-class AbandonCall:
+class AbandonCall(msgspec.Struct, frozen=True):
     """A call was open when its process died: say so in the log, then decide again."""
 
 
-@dataclass(frozen=True, slots=True)
-class CallModel:
+class CallModel(msgspec.Struct, frozen=True):
     index: int
     attempt: int
     delay_ms: int = 0
 
 
-@dataclass(frozen=True, slots=True)
-class ShrinkContext:
+class ShrinkContext(msgspec.Struct, frozen=True):
     """The prompt did not fit: fold, at most three times."""
 
     step: int
 
 
-@dataclass(frozen=True, slots=True)
-class RunTools:
+class RunTools(msgspec.Struct, frozen=True):
     calls: tuple[CallState, ...]
 
 
-@dataclass(frozen=True, slots=True)
-class AwaitHuman:
+class AwaitHuman(msgspec.Struct, frozen=True):
     calls: tuple[CallState, ...]
 
 
-@dataclass(frozen=True, slots=True)
-class EndRun:
+class EndRun(msgspec.Struct, frozen=True):
     error: ErrorInfo | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class Nothing:
+class Nothing(msgspec.Struct, frozen=True):
     """No run, or none that is open."""
 
 

@@ -9,6 +9,8 @@ from collections.abc import AsyncGenerator, Sequence
 from dataclasses import dataclass, field
 from typing import Literal, Protocol, TypeAlias
 
+import msgspec
+
 from turnlog.context import ModelContext
 from turnlog.contract import (
     ApprovalDecided,
@@ -31,8 +33,7 @@ from ._facts import Fact
 from ._state import CallState, RunState
 
 
-@dataclass(frozen=True, slots=True)
-class Outcome:
+class Outcome(msgspec.Struct, frozen=True):
     """How one model call went: a finished message, or an error and how much had been shown."""
 
     message: Message | None = None
@@ -52,8 +53,7 @@ class Collector(Protocol):
     def outcome(self, timestamp: str) -> Outcome: ...
 
 
-@dataclass(frozen=True, slots=True)
-class ModelCall:
+class ModelCall(msgspec.Struct, frozen=True):
     context: ModelContext
     metadata: RequestMetadata
     state: RunState
@@ -69,50 +69,43 @@ class ModelDoor(Protocol):
     async def wait(self, milliseconds: int) -> None: ...
 
 
-@dataclass(frozen=True, slots=True)
-class Answer:
+class Answer(msgspec.Struct, frozen=True):
     """The call is answered without running anything."""
 
     answer: ToolAnswer
 
 
-@dataclass(frozen=True, slots=True)
-class Ask:
+class Ask(msgspec.Struct, frozen=True):
     reason: str | None
     sandbox: str | None = None
     expires_at: str | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class Start:
+class Start(msgspec.Struct, frozen=True):
     """The call may run; ``alone`` when no other may run beside it."""
 
     alone: bool = True
 
 
-@dataclass(frozen=True, slots=True)
-class Later:
+class Later(msgspec.Struct, frozen=True):
     """Not before something that runs has finished."""
 
 
 Judgement: TypeAlias = Answer | Ask | Start | Later
 
 
-@dataclass(frozen=True, slots=True)
-class Progress:
+class Progress(msgspec.Struct, frozen=True):
     call: CallState
     text: str | None
     data: JsonObject | None
 
 
-@dataclass(frozen=True, slots=True)
-class Finished:
+class Finished(msgspec.Struct, frozen=True):
     call: CallState
     answer: ToolAnswer
 
 
-@dataclass(frozen=True, slots=True)
-class Restart:
+class Restart(msgspec.Struct, frozen=True):
     """A call whose process died is run again, with the same key."""
 
     call: CallState

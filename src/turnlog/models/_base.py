@@ -15,6 +15,7 @@ from turnlog.contract import (
     IdSource,
     Message,
     MessageDelta,
+    MessageView,
     ModelInvocationDescriptor,
     RequestMetadata,
     StreamError,
@@ -118,7 +119,7 @@ class Model(ABC):
             config = build_config(self.config_type, own, config)
             self._check_config(config)
         request = ModelRequest(
-            messages=tuple(messages),
+            messages=messages if type(messages) is MessageView else tuple(messages),
             tool_specs=tuple(tool_specs),
             system_prompt=system_prompt,
             tool_choice=tool_choice if tool_choice is not None else config.tool_choice,

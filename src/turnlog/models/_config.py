@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any, Literal, TypeVar
 
 import msgspec
@@ -62,7 +63,7 @@ class ModelRequest(msgspec.Struct, frozen=True, kw_only=True):
     them along.
     """
 
-    messages: tuple[Message, ...]
+    messages: Sequence[Message]
     tool_specs: tuple[ToolSpec, ...]
     system_prompt: str | None
     tool_choice: ToolChoice | None

@@ -7,7 +7,7 @@ move. A wire that is one object per message needs only ``WireCache``.
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Callable, Hashable
+from collections.abc import Callable, Hashable, Sequence
 from typing import Generic, Protocol, Self, TypeVar
 
 from turnlog.contract import Message
@@ -46,12 +46,12 @@ class FoldCache(Generic[S]):
     __slots__ = ("_kept", "_max_bytes", "size")
 
     def __init__(self, max_bytes: int = MAX_BYTES) -> None:
-        self._kept: OrderedDict[Hashable, tuple[tuple[Message, ...], S]] = OrderedDict()
+        self._kept: OrderedDict[Hashable, tuple[Sequence[Message], S]] = OrderedDict()
         self.size = 0
         """Bytes kept, roughly."""
         self._max_bytes = max_bytes
 
-    def fold(self, key: Hashable, messages: tuple[Message, ...], empty: Callable[[], S]) -> S:
+    def fold(self, key: Hashable, messages: Sequence[Message], empty: Callable[[], S]) -> S:
         kept = self._kept.get(key)
         start = 0
         # Comparing tuples looks at identity first: for a history that grew this is a walk over pointers.
@@ -71,7 +71,7 @@ class FoldCache(Generic[S]):
             copied.add(message)
         return copied
 
-    def _keep(self, key: Hashable, messages: tuple[Message, ...], state: S) -> None:
+    def _keep(self, key: Hashable, messages: Sequence[Message], state: S) -> None:
         self._forget(key)
         self._kept[key] = (messages, state)
         self.size += state.size

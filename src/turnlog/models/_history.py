@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterable, Sequence
+from functools import lru_cache
 from hashlib import sha256
 from typing import Any, cast
 
@@ -45,16 +46,18 @@ def complete_calls(messages: Sequence[Message]) -> list[Message]:
     order. Results that came apart are joined, late ones are moved up, missing ones are filled with
     :data:`NO_RESULT`, and results of calls that are not in the history are left out.
     """
+    messages = tuple(messages)  # looked up by place again and again, which a view is slow at
     whole: list[Message] = []
     count = len(messages)
     at = 0
     while at < count:
         message = messages[at]
+        role = message.role
         at += 1
-        if message.role == "tool":
+        if role == "tool":
             continue  # answers nothing that precedes it
         whole.append(message)
-        if message.role != "assistant":
+        if role != "assistant":
             continue
         calls = [part.payload.tool_call_id for part in message.tool_calls]
         if not calls:
@@ -117,6 +120,7 @@ def _joined(place: Message, calls: list[str], found: dict[str, ToolResultPart]) 
 # ── names ──
 
 
+@lru_cache(maxsize=1024)
 def safe_name(name: str) -> str:
     """``name`` where providers take it (letters, digits, ``_``, ``-``; 64 at most), else one made from it.
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Callable, Hashable
+from collections.abc import Callable, Hashable, Sequence
 from hashlib import sha256
 from typing import Any, NamedTuple, TypeAlias
 
@@ -36,7 +36,7 @@ class Wire(NamedTuple):
 
 class _Kept(NamedTuple):
     seed: bytes
-    messages: tuple[Message, ...]
+    messages: Sequence[Message]
     pieces: tuple[bytes, ...]
     size: int
     hasher: Any
@@ -58,7 +58,7 @@ class WireCache:
         self._max_bytes = max_bytes
 
     def encode(
-        self, key: Hashable, messages: tuple[Message, ...], encode: EncodeMessage, seed: bytes = b""
+        self, key: Hashable, messages: Sequence[Message], encode: EncodeMessage, seed: bytes = b""
     ) -> Wire:
         kept = self._kept.get(key)
         # Comparing tuples looks at identity first: for a history that grew this is a walk over pointers.
@@ -84,7 +84,7 @@ class WireCache:
             self._bytes -= gone.size
 
 
-def _extend(kept: _Kept, messages: tuple[Message, ...], end: int, encode: EncodeMessage) -> _Kept:
+def _extend(kept: _Kept, messages: Sequence[Message], end: int, encode: EncodeMessage) -> _Kept:
     """``kept`` and what follows it up to ``end``. Its bytes are not copied: a long history costs nothing."""
     hasher = kept.hasher.copy()
     fresh: list[bytes] = []
@@ -92,8 +92,10 @@ def _extend(kept: _Kept, messages: tuple[Message, ...], end: int, encode: Encode
 
     def before() -> str:
         nonlocal hashed
-        hasher.update(b"".join([piece + b"," for piece in fresh[hashed:]]))
-        hashed = len(fresh)
+        if hashed < len(fresh):
+            hasher.update(b",".join(fresh[hashed:]))
+            hasher.update(b",")
+            hashed = len(fresh)
         return _short(hasher)
 
     for message in complete_calls(messages[len(kept.messages) : end]):

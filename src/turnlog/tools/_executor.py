@@ -218,7 +218,9 @@ class ToolExecutor:
             finally:
                 assert ctx.channel is not None
                 events = ctx.channel.close()
-        return answer if answer.is_error else replace(answer, events=[*answer.events, *events])
+        if answer.is_error or not events:
+            return answer
+        return replace(answer, events=[*answer.events, *events])
 
     async def _watch(self, tool: Tool, body: Body, signal: asyncio.Future[str], limit: int) -> ToolAnswer:
         timeout: float | None = self._timeout if tool.timeout is DEFAULT_TIMEOUT else tool.timeout

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ipaddress
 import os
 from collections.abc import Sequence
 from urllib.parse import urlsplit
@@ -68,6 +67,8 @@ def is_loopback(url: str) -> bool:
     host = urlsplit(url).hostname or ""
     if host == "localhost" or host.endswith(".localhost"):
         return True
+    import ipaddress  # few addresses come this far
+
     try:
         return ipaddress.ip_address(host).is_loopback
     except ValueError:

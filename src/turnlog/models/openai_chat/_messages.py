@@ -143,9 +143,10 @@ class Form(NamedTuple):
             "type": "function",
             "function": {"name": safe_name(call.tool_name), "arguments": arguments},
         }
-        data = self._own(call.provider_data)
-        if data is not None and data.get("extra_content"):
-            wire["extra_content"] = data["extra_content"]
+        if call.provider_data is not None:
+            data = self._own(call.provider_data)
+            if data is not None and data.get("extra_content"):
+                wire["extra_content"] = data["extra_content"]
         return wire
 
     def _own(self, data: dict[str, Any] | None) -> dict[str, Any] | None:
