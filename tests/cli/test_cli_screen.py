@@ -127,6 +127,20 @@ def test_a_chat_in_which_nothing_was_said_was_not_kept(shell: Shell) -> None:
         assert "kept" not in terminal.rest()
 
 
+def test_a_name_that_is_not_text(shell: Shell) -> None:
+    for command in (["show"], ["run", "-m", shell.script("Hi."), "Hi", "-s"]):
+        done = subprocess.run(
+            [*map(os.fsencode, [*COMMAND, *command]), b"bad\xff"],
+            capture_output=True,
+            cwd=shell.folder,
+            env=shell.env,
+            timeout=PATIENCE,
+            check=False,
+        )
+        assert (done.returncode, done.stderr.count(b"\n")) == (2, 1)
+        assert b"the session's name is not UTF-8" in done.stderr
+
+
 def test_a_purge_that_nobody_confirms_erases_nothing(shell: Shell) -> None:
     shell.ok("run", "-m", shell.script("Hello."), "-s", "s1", "Hi")
     done = shell("purge", "s1", "3")

@@ -15,7 +15,7 @@ import click
 from turnlog.contract import AgentError, SpecificTool, ToolChoice
 from turnlog.loop import Agent, Tool, load_config
 
-from ._app import json_option, store_option, store_url_of
+from ._app import check_session, json_option, store_option, store_url_of
 
 CHOICES = ("auto", "none", "required")
 
@@ -41,7 +41,7 @@ def agent_options(command: Callable[..., Any]) -> Callable[..., Any]:
             "--session",
             "-s",
             metavar="ID",
-            callback=_check_session,
+            callback=check_session,
             help="Go on with this session, or give a new one a name.",
         ),
         click.option("--title", metavar="TEXT", help="What a new session is called."),
@@ -51,12 +51,6 @@ def agent_options(command: Callable[..., Any]) -> Callable[..., Any]:
     ):
         command = option(command)
     return command
-
-
-def _check_session(ctx: click.Context, option: click.Parameter, value: str | None) -> str | None:
-    if value is not None and not value.strip():
-        raise click.BadParameter("the session's name is empty", ctx, option)
-    return value
 
 
 def make_agent(

@@ -90,6 +90,22 @@ def wait_option(command: Callable[..., Any]) -> Callable[..., Any]:
     )
 
 
+def check_session(ctx: click.Context, given: click.Parameter, value: str | None) -> str | None:
+    if value is None:
+        return None
+    if not value.strip():
+        raise click.BadParameter("the session's name is empty", ctx, given)
+    try:
+        value.encode()
+    except UnicodeEncodeError as error:  # bytes that are not text come from the shell as half characters
+        raise click.BadParameter("the session's name is not UTF-8", ctx, given) from error
+    return value
+
+
+def session_argument(command: Callable[..., Any]) -> Callable[..., Any]:
+    return click.argument("session", callback=check_session)(command)
+
+
 def store_url_of(url: str | None) -> str:
     return url or default_store_url()
 

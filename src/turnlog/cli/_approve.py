@@ -10,13 +10,13 @@ import click
 from turnlog.contract import ApprovalDecided, Store
 from turnlog.loop import PendingApproval, pending_calls, record_decision
 
-from ._app import err, json_option, login, out, store_option, with_store, write_json
+from ._app import err, json_option, login, out, session_argument, store_option, with_store, write_json
 from ._hints import approve, go_on
 from ._text import safe, whole
 
 
 @click.command("approve", short_help="Decide on a call that waits for approval.")
-@click.argument("session")
+@session_argument
 @click.argument("call", required=False)
 @click.option("--deny", "action", flag_value="deny", help="Do not run it; the model is told.")
 @click.option("--abort", "action", flag_value="abort", help="End the run.")

@@ -7,7 +7,17 @@ import click
 from turnlog.contract import Entry, FoldEntry, Message, Store, ToolCallPart, ToolResultPart
 from turnlog.loop import ContextDiff, ContextView, compact_session, diff_contexts, explain, load_model
 
-from ._app import count, err, json_option, out, store_option, wait_option, with_store, write_json
+from ._app import (
+    count,
+    err,
+    json_option,
+    out,
+    session_argument,
+    store_option,
+    wait_option,
+    with_store,
+    write_json,
+)
 from ._render import result_text
 from ._text import safe, short
 
@@ -15,7 +25,7 @@ _BAR = 32
 
 
 @click.command("context", short_help="Show what the model saw, and what filled its window.")
-@click.argument("session")
+@session_argument
 @click.option("--call", "-c", type=int, default=-1, help="Which model call, from 1; default the last.")
 @click.option("--diff", nargs=2, type=int, metavar="N M", help="What call M saw that call N did not.")
 @store_option
@@ -104,7 +114,7 @@ def _words(message: Message) -> str:
 
 
 @click.command("compact", short_help="Fold a session now.")
-@click.argument("session")
+@session_argument
 @click.option("--model", "-m", metavar="NAME", help="Have this model write a recap first.")
 @wait_option
 @store_option

@@ -19,12 +19,12 @@ from turnlog.contract import (
 )
 from turnlog.history import export_jsonl, import_jsonl, render_html, render_markdown, verify, visible_entries
 
-from ._app import FAILED, err, json_option, out, store_option, with_store, write_json
+from ._app import FAILED, err, json_option, out, session_argument, store_option, with_store, write_json
 from ._text import safe
 
 
 @click.command("export")
-@click.argument("session")
+@session_argument
 @click.option("--format", "form", type=click.Choice(["jsonl", "markdown", "html"]), default="jsonl")
 @click.option("--output", "-o", type=click.Path(dir_okay=False), help="Default: standard output.")
 @store_option
@@ -85,7 +85,7 @@ def import_command(file: str, store_url: str | None) -> None:
 
 
 @click.command("verify", short_help="Check a session: chain, order, pairing.")
-@click.argument("session")
+@session_argument
 @store_option
 @json_option
 def verify_command(session: str, store_url: str | None, as_json: bool) -> None:

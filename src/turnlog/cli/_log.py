@@ -12,7 +12,18 @@ from turnlog.contract import AgentError, Entry, ModelInputEntry, SessionInfo, St
 from turnlog.history import show_url, visible_entries
 from turnlog.loop import ReplayReport, RunState, fork_session, replay
 
-from ._app import FAILED, count, err, json_option, out, store_option, store_url_of, with_store, write_json
+from ._app import (
+    FAILED,
+    count,
+    err,
+    json_option,
+    out,
+    session_argument,
+    store_option,
+    store_url_of,
+    with_store,
+    write_json,
+)
 from ._hints import go_on
 from ._render import entry_line
 from ._text import plain, safe
@@ -79,7 +90,7 @@ def _session_line(row: tuple[str, str, str, str], widths: list[int]) -> Text:
 
 
 @click.command("show", short_help="Show a session's log, an entry a line.")
-@click.argument("session")
+@session_argument
 @click.option("--after", type=int, default=0, help="Only entries after this seq.")
 @store_option
 @json_option
@@ -123,7 +134,7 @@ def _usage(state: RunState) -> str:
 
 
 @click.command("replay", short_help="Run a session again and compare every entry.")
-@click.argument("session")
+@session_argument
 @store_option
 @json_option
 def replay_command(session: str, store_url: str | None, as_json: bool) -> None:
@@ -149,7 +160,7 @@ def replay_command(session: str, store_url: str | None, as_json: bool) -> None:
 
 
 @click.command("fork", short_help="Make a new session that shares the past of another.")
-@click.argument("session")
+@session_argument
 @click.option("--at", type=int, help="Last shared entry; default the newest.")
 @click.option("--to", "target", metavar="ID", help="Name of the new session.")
 @store_option
