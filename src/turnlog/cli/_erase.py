@@ -17,6 +17,7 @@ from ._app import (
     json_option,
     login,
     out,
+    session_argument,
     store_option,
     wait_option,
     with_store,
@@ -33,7 +34,7 @@ def _options(command: Any) -> Any:
         click.option("--by", metavar="NAME", default=login, show_default="your login"),
         click.option("--reason", metavar="TEXT"),
         click.argument("entries", nargs=-1, required=True, metavar="ENTRY…"),
-        click.argument("session"),
+        session_argument,
     ):
         command = option(command)
     return command
