@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Literal, TypeAlias
+from typing import Any, Literal, TypeAlias
 
 from turnlog.contract import (
     AgentError,
@@ -32,6 +32,24 @@ class OpenCall:
         self.args: list[str] = []
         self.end_data: JsonObject | None = None
         """What becomes known of the call only at its end."""
+
+
+BlockKind: TypeAlias = Literal["text", "thinking", "call", "verbatim"]
+"""What becomes of a content block: a part of ours, a call, or a block that travels as it is."""
+
+
+class Block:
+    """One content block of a provider that streams them, from its start to its stop."""
+
+    __slots__ = ("args", "call", "citations", "kind", "raw", "signature")
+
+    def __init__(self, kind: BlockKind, raw: JsonObject) -> None:
+        self.kind: BlockKind = kind
+        self.raw = raw
+        self.args: list[str] = []
+        self.call: OpenCall | None = None
+        self.signature: list[str] = []
+        self.citations: list[Any] = []
 
 
 class AnswerWriter:

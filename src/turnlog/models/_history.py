@@ -12,14 +12,19 @@ from functools import lru_cache
 from hashlib import sha256
 from typing import Any, cast
 
+import msgspec
+
 from turnlog.contract import (
+    AgentError,
     FileRef,
     FileRefPart,
     Image,
     ImagePart,
     JsonObject,
     Message,
+    MessagePart,
     TextPart,
+    ToolCall,
     ToolResult,
     ToolResultPart,
     ToolSpec,
@@ -246,6 +251,17 @@ def result_text(result: ToolResult) -> tuple[str, list[Image]]:
                     lines.append(file_note(part.payload))
         text = "\n".join(lines)
     return text, images
+
+
+def misplaced(role: str, part: MessagePart) -> AgentError:
+    return AgentError("InvalidMessage", f"a {role} message cannot hold a {part.kind} part")
+
+
+def call_input(call: ToolCall) -> msgspec.Raw | JsonObject:
+    """A call's arguments as the model wrote them; what does not parse is wrapped, for the model to see."""
+    if call.arguments is None:
+        return {"INVALID_JSON": call.raw_args_text}
+    return msgspec.Raw(call.raw_args_text.encode()) if call.raw_args_text.strip() else call.arguments
 
 
 # ── system prompt ──

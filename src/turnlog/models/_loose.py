@@ -8,6 +8,8 @@ from typing import Any, NamedTuple, TypeVar, cast, get_args, get_origin
 
 import msgspec
 
+from turnlog.contract import AgentError, JsonObject
+
 S = TypeVar("S", bound=msgspec.Struct)
 
 
@@ -72,3 +74,33 @@ def _struct_in(type_: Any) -> tuple[type[msgspec.Struct] | None, bool]:
             if isinstance(inner, type) and issubclass(inner, msgspec.Struct):
                 return inner, True
     return None, False
+
+
+# ── single values ──
+
+
+def as_object(value: Any) -> JsonObject:
+    return cast("JsonObject", value) if isinstance(value, dict) else {}
+
+
+def as_list(value: Any) -> list[Any]:
+    return cast("list[Any]", value) if isinstance(value, list) else []
+
+
+def as_text(value: Any) -> str:
+    return value if isinstance(value, str) else ""
+
+
+def as_count(value: Any) -> int | None:
+    return value if isinstance(value, int) and not isinstance(value, bool) and value >= 0 else None
+
+
+def unreadable(data: bytes, error: Exception, server: str) -> AgentError:
+    """What is no event of a stream: cut, or not the protocol of ``server`` at all."""
+    start = data[:120].decode("utf-8", "replace")
+    return AgentError(
+        "ModelProtocolError",
+        f"an event of the stream cannot be read ({error}): {start!r}; the answer was cut, "
+        f"or base_url does not lead to a server of {server}",
+        cause=error,
+    )

@@ -2,16 +2,13 @@
 
 from __future__ import annotations
 
-from typing import Any, Literal, TypeAlias, cast
-
 from turnlog.contract import JsonObject, TokenUsage
 
-from .._answer import OpenCall
+from .._answer import Block, BlockKind
+from .._loose import as_count, as_object, as_text
 
 ORIGIN = "anthropic"
 """The family that reads back what this adapter puts into ``providerData``."""
-
-BlockKind: TypeAlias = Literal["text", "thinking", "call", "verbatim"]
 
 KINDS: dict[str, BlockKind] = {"text": "text", "thinking": "thinking", "tool_use": "call"}
 """Blocks that have a part of ours; all others travel verbatim."""
@@ -20,18 +17,11 @@ _KNOWN_CALL = frozenset({"type", "id", "name", "input", "caller"})
 _COUNTS = ("input_tokens", "output_tokens", "cache_read_input_tokens", "cache_creation_input_tokens")
 
 
-class Block:
-    """One content block, from its start to its stop."""
-
-    __slots__ = ("_grown", "args", "call", "citations", "kind", "raw", "signature")
+class MessageBlock(Block):
+    __slots__ = ("_grown",)
 
     def __init__(self, kind: BlockKind, raw: JsonObject) -> None:
-        self.kind: BlockKind = kind
-        self.raw = raw
-        self.args: list[str] = []
-        self.call: OpenCall | None = None
-        self.signature: list[str] = []
-        self.citations: list[Any] = []
+        super().__init__(kind, raw)
         self._grown: dict[str, list[str]] = {}
         if kind == "thinking":
             self.signature.append(as_text(raw.get("signature")))
@@ -70,7 +60,7 @@ def call_data(raw: JsonObject) -> JsonObject:
 
 def usage_of(counts: JsonObject) -> TokenUsage:
     """Our counts of Anthropic's, which leave cached input out of ``input_tokens``."""
-    fresh, output, read, written = (_number(counts.get(name)) for name in _COUNTS)
+    fresh, output, read, written = (as_count(counts.get(name)) for name in _COUNTS)
     total_input = (fresh or 0) + (read or 0) + (written or 0)
     return TokenUsage(
         input_tokens=total_input,
@@ -78,17 +68,5 @@ def usage_of(counts: JsonObject) -> TokenUsage:
         total_tokens=total_input + (output or 0),
         cached_input_tokens=read,
         cache_write_tokens=written,
-        reasoning_tokens=_number(as_object(counts.get("output_tokens_details")).get("thinking_tokens")),
+        reasoning_tokens=as_count(as_object(counts.get("output_tokens_details")).get("thinking_tokens")),
     )
-
-
-def as_text(value: Any) -> str:
-    return value if isinstance(value, str) else ""
-
-
-def as_object(value: Any) -> JsonObject:
-    return cast("JsonObject", value) if isinstance(value, dict) else {}
-
-
-def _number(value: Any) -> int | None:
-    return value if isinstance(value, int) and not isinstance(value, bool) and value >= 0 else None

@@ -7,9 +7,9 @@ from typing import Any, TypeVar, cast
 
 import msgspec
 
-from turnlog.contract import AgentError, JsonObject
+from turnlog.contract import JsonObject
 
-from .._loose import fit
+from .._loose import fit, unreadable
 
 
 class BlockDelta(msgspec.Struct):
@@ -101,10 +101,4 @@ def _read_oddly(data: bytes, kind: type[T], error: Exception) -> T:
         found = None
     if isinstance(found, dict):
         return fit(cast("JsonObject", found), kind)
-    start = data[:120].decode("utf-8", "replace")
-    raise AgentError(
-        "ModelProtocolError",
-        f"an event of the stream cannot be read ({error}): {start!r}; the answer was cut, "
-        "or base_url does not lead to a server of the Messages API",
-        cause=error,
-    ) from error
+    raise unreadable(data, error, "the Messages API") from error

@@ -15,10 +15,11 @@ from turnlog.contract import (
     parse_arguments,
 )
 
-from .._answer import AnswerWriter
+from .._answer import AnswerWriter, BlockKind
 from .._faults import map_stream_fault
 from .._history import ToolNames
-from ._blocks import KINDS, ORIGIN, Block, BlockKind, as_object, as_text, call_data, usage_of
+from .._loose import as_object, as_text
+from ._blocks import KINDS, ORIGIN, MessageBlock, call_data, usage_of
 from ._events import Answer, BlockDelta, StreamEvent, read_event, read_message, read_raw_delta, says_something
 
 _FINISH = {
@@ -75,7 +76,7 @@ class MessagesReader:
         self._provider = provider
         self._request_id = request_id
         self._writer = AnswerWriter(model, ORIGIN)
-        self._blocks: dict[int, Block] = {}
+        self._blocks: dict[int, MessageBlock] = {}
         self._aliases: dict[int, int] = {}
         """A number that only deltas use → the block they belong to."""
         self._started = False
@@ -83,7 +84,7 @@ class MessagesReader:
         self._counts: JsonObject = {}
         self._stop: BlockDelta | None = None
         self._container: JsonObject = {}
-        self._programmed: Block | None = None
+        self._programmed: MessageBlock | None = None
         self._unread: AgentError | None = None
         self.ended = False
 
@@ -204,7 +205,7 @@ class MessagesReader:
         self._seen = True
         self._aliases.pop(index, None)
         writer = self._writer
-        block = Block(KINDS.get(str(raw.get("type")), "verbatim"), raw)
+        block = MessageBlock(KINDS.get(str(raw.get("type")), "verbatim"), raw)
         self._blocks[index] = block
         match block.kind:
             case "text":
@@ -253,7 +254,7 @@ class MessagesReader:
                 pass
         return ()
 
-    def _misnumbered(self, index: int, delta: BlockDelta) -> Block:
+    def _misnumbered(self, index: int, delta: BlockDelta) -> MessageBlock:
         """The only block that is open and takes ``delta``: Anthropic itself misnumbers deltas at times."""
         at = self._aliases.get(index)
         if at not in self._blocks and len(self._blocks) == 1:
@@ -265,7 +266,7 @@ class MessagesReader:
         self._aliases[index] = at
         return block
 
-    def _end(self, block: Block | None) -> None:
+    def _end(self, block: MessageBlock | None) -> None:
         if block is None:
             return
         writer = self._writer
@@ -285,7 +286,7 @@ class MessagesReader:
             case "verbatim":
                 self._pass_on(block)
 
-    def _pass_on(self, block: Block) -> None:
+    def _pass_on(self, block: MessageBlock) -> None:
         raw = block.whole()
         kind = raw.get("type")
         if text := "".join(block.args):

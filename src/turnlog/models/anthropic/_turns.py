@@ -5,10 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Literal, NamedTuple, TypeAlias
 
-import msgspec
-
 from turnlog.contract import (
-    AgentError,
     FileRefPart,
     Image,
     ImagePart,
@@ -26,15 +23,18 @@ from turnlog.contract import (
 
 from .._history import (
     PICTURES,
+    call_input,
     data_url,
     file_note,
     image_note,
+    misplaced,
     missing_note,
     own_data,
     safe_name,
     split_data_url,
 )
-from ._blocks import ORIGIN, as_object, as_text
+from .._loose import as_object, as_text
+from ._blocks import ORIGIN
 
 ANCHOR_EVERY = 15
 """A mark every so many blocks is found again: the API looks back over 20."""
@@ -178,7 +178,7 @@ class Turns:
                 case ToolCallPart():
                     blocks.append(self._call(part.payload))
                 case ToolResultPart() | ImagePart() | FileRefPart():
-                    raise _misplaced("assistant", part)
+                    raise misplaced("assistant", part)
         while blocks and (blocks[-1] is None or not blocks[-1].markable):
             blocks.pop()  # thinking that nothing followed
         return blocks
@@ -205,7 +205,7 @@ class Turns:
             "type": "tool_use",
             "id": wire_id,
             "name": safe_name(call.tool_name),
-            "input": _input(call),
+            "input": call_input(call),
         }
         if own.get("caller") and unique:
             block["caller"] = own["caller"]
@@ -260,17 +260,6 @@ class Turns:
         return [self._marks[at] for at in sorted(chosen)]
 
 
-def _misplaced(role: str, part: MessagePart) -> AgentError:
-    return AgentError("InvalidMessage", f"a {role} message cannot hold a {part.kind} part")
-
-
-def _input(call: ToolCall) -> msgspec.Raw | JsonObject:
-    """The arguments as the model wrote them; what does not parse is wrapped, as the API advises."""
-    if call.arguments is None:
-        return {"INVALID_JSON": call.raw_args_text}
-    return msgspec.Raw(call.raw_args_text.encode()) if call.raw_args_text.strip() else call.arguments
-
-
 def _said(part: TextPart, says_something: bool) -> _Wired | None:
     text = part.payload.text
     own = own_data(part.payload.provider_data, ORIGIN) or _EMPTY
@@ -293,7 +282,7 @@ def _given(part: MessagePart) -> _Wired | None:
             block = _part(part)
             return _Wired(encode(block)) if block else None
         case ThinkingPart() | ToolCallPart() | ToolResultPart():
-            raise _misplaced("user", part)
+            raise misplaced("user", part)
 
 
 def _part(part: TextPart | ImagePart | FileRefPart) -> JsonObject | None:

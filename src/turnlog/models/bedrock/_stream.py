@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import base64
 from collections.abc import Sequence
-from typing import Any, Literal, TypeAlias, cast
+from typing import Any
 
 from turnlog.contract import AgentError, Chunk, JsonObject, StreamStart, TokenUsage, parse_arguments
 
-from .._answer import AnswerWriter, OpenCall
+from .._answer import AnswerWriter, Block, BlockKind
 from .._history import ToolNames
+from .._loose import as_object
 
 ORIGIN = "bedrock"
 """The family that reads back what this adapter puts into ``providerData``."""
@@ -24,20 +25,13 @@ _FINISH = {
 }
 """``stopReason`` → our finish reason; what a newer API adds is ``other``."""
 
-BlockKind: TypeAlias = Literal["text", "thinking", "call", "verbatim"]
 
-
-class _Block:
-    __slots__ = ("args", "call", "citations", "kind", "raw", "redacted", "signature")
+class _Block(Block):
+    __slots__ = ("redacted",)
 
     def __init__(self, kind: BlockKind, raw: JsonObject) -> None:
-        self.kind: BlockKind = kind
-        self.raw = raw
-        self.args: list[str] = []
-        self.call: OpenCall | None = None
-        self.signature: list[str] = []
+        super().__init__(kind, raw)
         self.redacted: list[bytes] = []
-        self.citations: list[JsonObject] = []
 
 
 class ConverseReader:
@@ -63,19 +57,19 @@ class ConverseReader:
 
     def feed(self, event: dict[str, Any]) -> Sequence[Chunk]:
         for name, payload in event.items():
-            body = _object(payload)
+            body = as_object(payload)
             match name:
                 case "contentBlockStart":
-                    self._begin(_index(body), _object(body.get("start")))
+                    self._begin(_index(body), as_object(body.get("start")))
                 case "contentBlockDelta":
-                    self._on_delta(_index(body), _object(body.get("delta")))
+                    self._on_delta(_index(body), as_object(body.get("delta")))
                 case "contentBlockStop":
                     self._end(self._blocks.pop(_index(body), None))
                 case "messageStop":
                     self._stop = str(body.get("stopReason"))
                     self._fields = body.get("additionalModelResponseFields")
                 case "metadata":
-                    self._count(_object(body.get("usage")))
+                    self._count(as_object(body.get("usage")))
                 case _:  # messageStart, and kinds that a later version adds
                     pass
         if self._stop is not None and self._counted:
@@ -136,7 +130,7 @@ class ConverseReader:
             if previous.call is not None:
                 raise _protocol(f"block {index} starts again while its call is still open")
             self._end(previous)
-        tool = _object(start.get("toolUse"))
+        tool = as_object(start.get("toolUse"))
         if tool and tool.get("type") != "server_tool_use":
             self._open(index, "call", tool)
         elif tool or "toolResult" in start:  # a tool that runs at the provider
@@ -164,15 +158,15 @@ class ConverseReader:
                 case "text", "citation":
                     block.citations.append(payload)
                 case "thinking", "reasoningContent":
-                    thought = _object(payload)
+                    thought = as_object(payload)
                     self._writer.say("thinking", thought.get("text") or "")
                     block.signature.append(thought.get("signature") or "")
                     block.redacted.append(_bytes(thought.get("redactedContent")))
                 case "call", "toolUse":
                     assert block.call is not None
-                    self._writer.add_args(block.call, _object(payload).get("input") or "")
+                    self._writer.add_args(block.call, as_object(payload).get("input") or "")
                 case "verbatim", "toolUse":
-                    block.args.append(_object(payload).get("input") or "")
+                    block.args.append(as_object(payload).get("input") or "")
                 case "verbatim", "toolResult":
                     result = block.raw.setdefault("toolResult", {})
                     result["content"] = [*result.get("content", ()), *(payload or ())]
@@ -207,10 +201,6 @@ class ConverseReader:
             block.raw["toolUse"] = {**block.raw["toolUse"], "input": parsed.arguments}
         self._writer.begin("text")
         self._writer.say("text", "", {**self._data, "block": block.raw})
-
-
-def _object(value: Any) -> JsonObject:
-    return cast("JsonObject", value) if isinstance(value, dict) else {}
 
 
 def _bytes(value: Any) -> bytes:

@@ -8,7 +8,6 @@ from collections.abc import Sequence
 from typing import Any, Literal, TypeAlias
 
 from turnlog.contract import (
-    AgentError,
     FileRefPart,
     Image,
     ImagePart,
@@ -24,7 +23,16 @@ from turnlog.contract import (
     encode,
 )
 
-from .._history import data_url, file_note, image_note, missing_note, own_data, safe_name, split_data_url
+from .._history import (
+    data_url,
+    file_note,
+    image_note,
+    misplaced,
+    missing_note,
+    own_data,
+    safe_name,
+    split_data_url,
+)
 from ._stream import ORIGIN
 from ._vendor import Vendor
 
@@ -133,7 +141,7 @@ class Turns:
                 case ToolCallPart():
                     blocks.append(self._call(part.payload))
                 case ToolResultPart() | ImagePart() | FileRefPart():
-                    raise _misplaced("assistant", part)
+                    raise misplaced("assistant", part)
         while blocks and (blocks[-1] is None or "reasoningContent" in blocks[-1]):
             blocks.pop()  # thinking that nothing followed
         return blocks
@@ -180,7 +188,7 @@ class Turns:
             case TextPart() | ImagePart() | FileRefPart():
                 return self._part(part, images=self._vendor.images)
             case ThinkingPart() | ToolCallPart() | ToolResultPart():
-                raise _misplaced("user", part)
+                raise misplaced("user", part)
 
     def _part(self, part: TextPart | ImagePart | FileRefPart, *, images: bool) -> JsonObject | None:
         match part:
@@ -235,10 +243,6 @@ class Turns:
 
 def _weight(block: JsonObject) -> int:
     return len(block["image"]["source"]["bytes"]) if "image" in block else len(str(block))
-
-
-def _misplaced(role: str, part: MessagePart) -> AgentError:
-    return AgentError("InvalidMessage", f"a {role} message cannot hold a {part.kind} part")
 
 
 def _image(image: Image) -> JsonObject:

@@ -8,9 +8,9 @@ from typing import Any, cast
 
 import msgspec
 
-from turnlog.contract import AgentError, JsonObject
+from turnlog.contract import JsonObject
 
-from .._loose import fit
+from .._loose import fit, unreadable
 
 ORIGIN = "google"
 """The family that reads back what this adapter puts into ``providerData``."""
@@ -89,7 +89,7 @@ def read_pieces(data: bytes) -> Iterator[tuple[Piece, bytes]]:
     try:
         items = _decode_list(data)
     except _UNREADABLE as error:
-        raise _unreadable(data, error) from error
+        raise unreadable(data, error, "the Gemini API") from error
     for item in items:
         yield _read(bytes(item)), bytes(item)
 
@@ -100,7 +100,7 @@ def read_part(data: bytes, candidate: int, part: int) -> JsonObject:
         found: Any = json.loads(data)
         return found["candidates"][candidate]["content"]["parts"][part]
     except ValueError as error:
-        raise _unreadable(data, error) from error
+        raise unreadable(data, error, "the Gemini API") from error
 
 
 def args_text(args: msgspec.Raw) -> str:
@@ -114,7 +114,7 @@ def args_text(args: msgspec.Raw) -> str:
         try:
             return raw.decode()  # half a surrogate pair: whether it can be used is not decided here
         except UnicodeDecodeError:
-            raise _unreadable(raw, error) from error
+            raise unreadable(raw, error, "the Gemini API") from error
 
 
 def _read(data: bytes) -> Piece:
@@ -129,17 +129,7 @@ def _read_oddly(data: bytes, error: Exception) -> Piece:
     try:
         found: Any = json.loads(data)
     except (ValueError, RecursionError):
-        raise _unreadable(data, error) from error
+        raise unreadable(data, error, "the Gemini API") from error
     if not isinstance(found, dict):
-        raise _unreadable(data, error) from error
+        raise unreadable(data, error, "the Gemini API") from error
     return fit(cast("JsonObject", found), Piece)
-
-
-def _unreadable(data: bytes, error: Exception) -> AgentError:
-    start = data[:120].decode("utf-8", "replace")
-    return AgentError(
-        "ModelProtocolError",
-        f"a piece of the answer cannot be read ({error}): {start!r}; the answer was cut, "
-        "or base_url does not lead to a server of the Gemini API",
-        cause=error,
-    )

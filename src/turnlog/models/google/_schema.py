@@ -6,6 +6,8 @@ from typing import Any, cast
 
 from turnlog.contract import JsonObject
 
+from .._loose import as_list, as_object
+
 _JSON_KEYS = frozenset(
     {
         "$anchor",
@@ -66,9 +68,9 @@ def _clean(found: Any) -> JsonObject:
             continue
         match key:
             case "properties" | "$defs":
-                clean[key] = {name: _clean(inner) for name, inner in _object(value).items()}
+                clean[key] = {name: _clean(inner) for name, inner in as_object(value).items()}
             case "anyOf" | "oneOf" | "prefixItems":
-                clean[key] = [_clean(inner) for inner in _list(value)]
+                clean[key] = [_clean(inner) for inner in as_list(value)]
             case "items":
                 clean[key] = _clean(value)
             case "additionalProperties":
@@ -88,7 +90,7 @@ def _translate(found: Any, definitions: JsonObject, within: tuple[str, ...]) -> 
         others = {key: value for key, value in schema.items() if key != "$ref"}
         if name in within or name not in definitions:  # it holds itself: what lies deeper is not described
             return {"type": "OBJECT", **_translate(others, definitions, within)}
-        return _translate({**_object(definitions[name]), **others}, definitions, (*within, name))
+        return _translate({**as_object(definitions[name]), **others}, definitions, (*within, name))
     schema = _one_type(schema)
     said: JsonObject = {}
     for key, value in schema.items():
@@ -98,15 +100,15 @@ def _translate(found: Any, definitions: JsonObject, within: tuple[str, ...]) -> 
             case "type":
                 said[key] = str(value).upper()
             case "properties":
-                inner = {n: _translate(one, definitions, within) for n, one in _object(value).items()}
+                inner = {n: _translate(one, definitions, within) for n, one in as_object(value).items()}
                 if inner:  # an object without properties must not list them
                     said[key] = inner
             case "anyOf":
-                said[key] = [_translate(one, definitions, within) for one in _list(value)]
+                said[key] = [_translate(one, definitions, within) for one in as_list(value)]
             case "items":
                 said[key] = _translate(value, definitions, within)
             case "enum":
-                if all(isinstance(one, str) for one in _list(value)):
+                if all(isinstance(one, str) for one in as_list(value)):
                     said[key] = value
             case "format":
                 if isinstance(value, str) and value in _OPENAPI_FORMATS:
@@ -125,7 +127,7 @@ def _one_type(schema: JsonObject) -> JsonObject:
     """Null is said by ``nullable``; several types become alternatives."""
     schema = dict(schema)
     if "oneOf" in schema:
-        schema["anyOf"] = [*_list(schema.pop("oneOf")), *_list(schema.get("anyOf"))]
+        schema["anyOf"] = [*as_list(schema.pop("oneOf")), *as_list(schema.get("anyOf"))]
     types = schema.get("type")
     if isinstance(types, list):
         names = [name for name in cast("list[Any]", types) if name != "null"]
@@ -136,20 +138,20 @@ def _one_type(schema: JsonObject) -> JsonObject:
             schema["type"] = names[0]
         elif names:
             schema["anyOf"] = [{"type": name} for name in names]
-    choices = [one for one in _list(schema.get("anyOf")) if _object(one).get("type") != "null"]
-    if len(choices) < len(_list(schema.get("anyOf"))):
+    choices = [one for one in as_list(schema.get("anyOf")) if as_object(one).get("type") != "null"]
+    if len(choices) < len(as_list(schema.get("anyOf"))):
         schema["nullable"] = True
         del schema["anyOf"]
         if len(choices) == 1:
-            return _one_type({**_object(choices[0]), **schema})
+            return _one_type({**as_object(choices[0]), **schema})
         schema["anyOf"] = choices
     return schema
 
 
 def _plain(found: Any) -> JsonObject:
     """One schema with what has a plainer word said in it: constants, exclusive limits, joined schemas."""
-    schema = dict(_object(found))
-    for part in _list(schema.pop("allOf", None)):
+    schema = dict(as_object(found))
+    for part in as_list(schema.pop("allOf", None)):
         schema = _joined(_plain(part), schema)
     if "const" in schema:
         schema["enum"] = [schema.pop("const")]
@@ -167,7 +169,7 @@ def _plain(found: Any) -> JsonObject:
 
 
 def _spell_enum(schema: JsonObject) -> None:
-    values = _list(schema.pop("enum"))
+    values = as_list(schema.pop("enum"))
     fit = [value for value in values if isinstance(value, str | int | float) and not isinstance(value, bool)]
     if fit and len(fit) == len(values):
         schema["enum"] = fit
@@ -194,19 +196,11 @@ def _joined(first: JsonObject, second: JsonObject) -> JsonObject:
     joined = {**first, **second}
     for key in ("properties", "$defs"):
         if key in first and key in second:
-            joined[key] = {**_object(first[key]), **_object(second[key])}
+            joined[key] = {**as_object(first[key]), **as_object(second[key])}
     if "required" in first and "required" in second:
-        joined["required"] = list(dict.fromkeys([*_list(first["required"]), *_list(second["required"])]))
+        joined["required"] = list(dict.fromkeys([*as_list(first["required"]), *as_list(second["required"])]))
     return joined
 
 
 def _definitions(schema: JsonObject) -> JsonObject:
-    return {**_object(schema.get("definitions")), **_object(schema.get("$defs"))}
-
-
-def _object(value: Any) -> JsonObject:
-    return cast("JsonObject", value) if isinstance(value, dict) else {}
-
-
-def _list(value: Any) -> list[Any]:
-    return cast("list[Any]", value) if isinstance(value, list) else []
+    return {**as_object(schema.get("definitions")), **as_object(schema.get("$defs"))}

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
 
 from turnlog.contract import AgentError, Chunk, JsonObject, TextChunk, TokenUsage, scrub
 
 from .._answer import AnswerWriter, OpenCall, PartKind
 from .._faults import map_stream_fault
 from .._history import ToolNames
+from .._loose import as_count
 from ._events import ORIGIN, Candidate, FunctionCall, Part, Piece, args_text, read_part, read_pieces
 from ._partial import PartialArguments
 
@@ -278,21 +278,17 @@ def _plain_text(candidate: Candidate) -> str | None:
 
 def usage_of(counts: JsonObject) -> TokenUsage | None:
     """Our counts of Google's, which keep thoughts and its tools' reading apart; None before there are any."""
-    given = _number(counts.get("promptTokenCount"))
+    given = as_count(counts.get("promptTokenCount"))
     if given is None:
         return None
-    read = given + (_number(counts.get("toolUsePromptTokenCount")) or 0)
-    thought = _number(counts.get("thoughtsTokenCount"))
-    written = (_number(counts.get("candidatesTokenCount")) or 0) + (thought or 0)
-    total = _number(counts.get("totalTokenCount"))
+    read = given + (as_count(counts.get("toolUsePromptTokenCount")) or 0)
+    thought = as_count(counts.get("thoughtsTokenCount"))
+    written = (as_count(counts.get("candidatesTokenCount")) or 0) + (thought or 0)
+    total = as_count(counts.get("totalTokenCount"))
     return TokenUsage(
         input_tokens=read,
         output_tokens=written,
         total_tokens=read + written if total is None else total,
-        cached_input_tokens=_number(counts.get("cachedContentTokenCount")),
+        cached_input_tokens=as_count(counts.get("cachedContentTokenCount")),
         reasoning_tokens=thought,
     )
-
-
-def _number(value: Any) -> int | None:
-    return value if isinstance(value, int) and not isinstance(value, bool) and value >= 0 else None

@@ -5,10 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Literal, NamedTuple, TypeAlias
 
-import msgspec
-
 from turnlog.contract import (
-    AgentError,
     FileRefPart,
     Image,
     ImagePart,
@@ -25,9 +22,11 @@ from turnlog.contract import (
 )
 
 from .._history import (
+    call_input,
     data_url,
     file_note,
     image_note,
+    misplaced,
     missing_note,
     own_data,
     result_text,
@@ -158,7 +157,7 @@ class Contents:
                 case ToolCallPart():
                     parts.append(self._call(part.payload))
                 case ToolResultPart() | ImagePart() | FileRefPart():
-                    raise _misplaced("assistant", part)
+                    raise misplaced("assistant", part)
         return parts
 
     def _own(self, data: JsonObject | None) -> JsonObject | None:
@@ -184,7 +183,7 @@ class Contents:
         name, their_id = wire_name(call.tool_name), str(own.get("id") or "")
         first = not self._calls
         self._calls[call.tool_call_id] = (name, their_id)
-        function: JsonObject = {"name": name, "args": _args(call)}
+        function: JsonObject = {"name": name, "args": call_input(call)}
         if their_id:
             function["id"] = their_id
         signature = own.get("signature")
@@ -220,17 +219,6 @@ class Contents:
         return [*responses, *shown]
 
 
-def _misplaced(role: str, part: MessagePart) -> AgentError:
-    return AgentError("InvalidMessage", f"a {role} message cannot hold a {part.kind} part")
-
-
-def _args(call: ToolCall) -> msgspec.Raw | JsonObject:
-    """The arguments as the model wrote them; what does not parse is wrapped."""
-    if call.arguments is None:
-        return {"INVALID_JSON": call.raw_args_text}
-    return msgspec.Raw(call.raw_args_text.encode()) if call.raw_args_text.strip() else call.arguments
-
-
 def _given(part: MessagePart) -> JsonObject | None:
     match part:
         case TextPart():
@@ -240,7 +228,7 @@ def _given(part: MessagePart) -> JsonObject | None:
         case FileRefPart():
             return {"text": file_note(part.payload)}
         case ThinkingPart() | ToolCallPart() | ToolResultPart():
-            raise _misplaced("user", part)
+            raise misplaced("user", part)
 
 
 def _image(image: Image) -> JsonObject:

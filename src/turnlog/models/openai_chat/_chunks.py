@@ -11,9 +11,7 @@ from typing import Any, cast
 
 import msgspec
 
-from turnlog.contract import AgentError
-
-from .._loose import fit
+from .._loose import fit, unreadable
 
 
 class FunctionDelta(msgspec.Struct, gc=False):
@@ -83,21 +81,11 @@ def decode_chunk(data: bytes) -> Completion:
         return _decode_loosely(data)
 
 
-def not_json(data: bytes, error: Exception) -> AgentError:
-    start = data[:120].decode("utf-8", "replace")
-    return AgentError(
-        "ModelProtocolError",
-        f"an event of the stream is not JSON ({error}): {start!r}; the answer was cut, "
-        "or base_url does not lead to a Chat Completions server",
-        cause=error,
-    )
-
-
 def _decode_loosely(data: bytes) -> Completion:
     try:
         found: object = json.loads(data)  # takes a character that was cut in two, which msgspec does not
     except (ValueError, RecursionError) as error:
-        raise not_json(data, error) from error
+        raise unreadable(data, error, "Chat Completions") from error
     if not isinstance(found, dict):
         return Completion(error=found)
     return fit(cast("dict[str, Any]", found), Completion)

@@ -11,12 +11,12 @@ from turnlog.contract import Chunk, ModelInvocationDescriptor, StreamStart
 from .._config import ModelConfig, ModelInfo, ModelRequest
 from .._history import ToolNames
 from .._http import HttpModel, HttpModelConfig, raw_event
+from .._windows import window_of
 from ._config import OpenAIChatConfig
 from ._messages import FAMILY, Form
 from ._quirks import Quirks, quirks_of
 from ._request import RequestBuilder
 from ._stream import ChatReader
-from ._windows import window_of
 
 
 class OpenAIChatModel(HttpModel):

@@ -9,11 +9,11 @@ from turnlog.contract import AgentError, Chunk, StreamDone, TextChunk, ThinkingC
 
 from .._faults import map_stream_fault
 from .._history import ToolNames
+from .._usage import read_usage
 from ._calls import CallTable
 from ._chunks import CallDelta, Choice, Completion, Delta, decode_chunk
 from ._details import merge_details
 from ._think import ThinkSplitter
-from ._usage import read_usage
 
 FINISH: dict[str, str] = {
     "stop": "stop",

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import json
-from typing import Any, cast
+from typing import Any
 
 import msgspec
 
-from turnlog.contract import AgentError, JsonObject
+from turnlog.contract import JsonObject
+
+from .._loose import as_object, as_text, unreadable
 
 
 class Event(msgspec.Struct):
@@ -58,23 +60,11 @@ def read_json(data: bytes) -> JsonObject:
     return as_object(found)
 
 
-def as_object(value: Any) -> JsonObject:
-    return cast("JsonObject", value) if isinstance(value, dict) else {}
-
-
-def as_list(value: Any) -> list[Any]:
-    return cast("list[Any]", value) if isinstance(value, list) else []
-
-
-def as_text(value: Any) -> str:
-    return value if isinstance(value, str) else ""
-
-
 def _read_loosely(data: bytes, error: Exception) -> Event:
     """A character cut in two, which only the standard library reads, or a type that is none."""
     found = _loads(data, error)
     if not isinstance(found, dict):
-        raise _not_an_event(data, error)
+        raise unreadable(data, error, "the Responses API")
     known: JsonObject = {name: value for name, value in as_object(found).items() if name in _FIELDS}
     if "response" in known:
         known["response"] = msgspec.Raw(json.dumps(known["response"]).encode())
@@ -89,14 +79,4 @@ def _loads(data: bytes, error: Exception) -> Any:
     try:
         return json.loads(data)
     except (ValueError, RecursionError):
-        raise _not_an_event(data, error) from error
-
-
-def _not_an_event(data: bytes, error: Exception) -> AgentError:
-    start = data[:120].decode("utf-8", "replace")
-    return AgentError(
-        "ModelProtocolError",
-        f"an event of the stream cannot be read ({error}): {start!r}; the answer was cut, "
-        "or base_url does not lead to a server of the Responses API",
-        cause=error,
-    )
+        raise unreadable(data, error, "the Responses API") from error

@@ -31,8 +31,8 @@ from .._history import (
     safe_name,
     unseen_note,
 )
+from .._loose import as_object, as_text
 from .._wire_cache import Digest
-from ._events import as_object, as_text
 from ._items import FAMILY, filled
 from ._replies import replies_to
 

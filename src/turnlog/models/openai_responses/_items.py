@@ -7,8 +7,8 @@ from typing import Any, Literal, TypeAlias
 from turnlog.contract import JsonObject
 
 from .._answer import OpenCall, PartKind
+from .._loose import as_list, as_object, as_text
 from .._surrogates import is_unicode
-from ._events import as_list, as_object, as_text
 
 FAMILY = "openai-responses"
 """The family that reads back what this adapter puts into ``providerData``."""

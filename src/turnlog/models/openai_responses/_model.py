@@ -11,8 +11,8 @@ from turnlog.contract import AgentError, Chunk, JsonObject, ModelInvocationDescr
 from .._config import ModelConfig, ModelInfo, ModelRequest
 from .._history import ToolNames
 from .._http import HttpModel, raw_event
+from .._windows import window_of
 from ..openai_chat import Quirks, quirks_of
-from ..openai_chat._windows import window_of
 from ._config import OpenAIResponsesConfig
 from ._input import Form
 from ._items import FAMILY

@@ -8,7 +8,8 @@ from turnlog.contract import AgentError, JsonObject, encode, parse_arguments
 
 from .._answer import AnswerWriter, PartKind
 from .._history import ToolNames
-from ._events import Event, as_list, as_object, as_text
+from .._loose import as_list, as_object, as_text
+from ._events import Event
 from ._items import FAMILY, Item, ItemKind, Section, call_data, hollow, joined, kind_of, texts_of
 from ._order import EventOrder
 

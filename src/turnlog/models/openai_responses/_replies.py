@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from turnlog.contract import JsonObject
 
 from .._history import NO_RESULT
-from ._events import as_object, as_text
+from .._loose import as_object, as_text
 
 _WITHOUT_REPLY = frozenset({"computer_call", "local_shell_call"})
 """Calls whose reply cannot be made up, a picture of a screen say."""

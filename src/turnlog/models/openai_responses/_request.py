@@ -12,9 +12,9 @@ from turnlog.contract import JsonObject, SpecificTool, ToolChoice, ToolSpec
 
 from .._config import ModelRequest
 from .._history import is_strict, object_schema, safe_name
+from .._loose import as_object
 from .._wire_cache import WireCache
 from ._config import OpenAIResponsesConfig
-from ._events import as_object
 from ._input import Form, InputWriter
 
 _json = msgspec.json.Encoder().encode

@@ -9,8 +9,9 @@ from turnlog.contract import AgentError, Chunk, JsonObject, TextChunk, TokenUsag
 from .._answer import AnswerWriter, PartKind
 from .._faults import map_stream_fault
 from .._history import ToolNames
-from ..openai_chat._usage import read_usage
-from ._events import Event, as_list, as_object, as_text, read_event, read_json
+from .._loose import as_list, as_object, as_text
+from .._usage import read_usage
+from ._events import Event, read_event, read_json
 from ._items import FAMILY, ItemKind
 from ._order import EventOrder, Numbered
 from ._output import Output

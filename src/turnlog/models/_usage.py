@@ -1,4 +1,4 @@
-"""Token counts in the many spellings of Chat Completions servers."""
+"""Token counts in the many spellings of OpenAI's protocols and the servers that speak them."""
 
 from __future__ import annotations
 
