@@ -1,4 +1,5 @@
-"""CPU per text delta from socket to MessageDelta, against the bare transport and the official clients.
+"""CPU per text delta from socket to MessageDelta, against the bare transport, the official clients, and
+those other frameworks that are installed (``provider_peers.py``).
 
 A server in another process sends ready-made bytes; only this process's CPU counts. Everything runs in one
 go, several times in turn, and the smallest figure of each is taken.
@@ -17,6 +18,7 @@ from typing import Any
 
 import httpx2
 import msgspec
+from provider_peers import installed, peers
 
 from turnlog.contract import user_message
 from turnlog.models import Model, load_model
@@ -24,14 +26,16 @@ from turnlog.models import Model, load_model
 DELTAS = 2_000
 FRAGMENTS = (1_000, 4_000)
 ROUNDS = 7
+WORDS = (b"word", b"text")
+"""Two in turn: one framework takes a model that repeats itself for a broken one."""
 HEAD = b"HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\ntransfer-encoding: chunked\r\n\r\n"
 CHUNK = b'{"id":"c1","object":"chat.completion.chunk","created":1,"model":"m","choices":[{"index":0,"delta":'
 
 
 def chat_body(count: int) -> bytes:
-    text = CHUNK + b'{"content":"word "},"finish_reason":null}]}'
+    texts = [CHUNK + b'{"content":"%b "},"finish_reason":null}]}' % word for word in WORDS]
     end = CHUNK + b'{},"finish_reason":"stop"}]}'
-    return _sse([text] * count + [end, b"[DONE]"])
+    return _sse(texts * (count // len(WORDS)) + [end, b"[DONE]"])
 
 
 def chat_call_body(count: int) -> bytes:
@@ -51,13 +55,14 @@ def anthropic_body(count: int) -> bytes:
         b'"model":"m","stop_reason":null,"stop_sequence":null,"usage":{"input_tokens":1,"output_tokens":1}}}'
     )
     open_block = b'{"type":"content_block_start","index":0,"content_block":{"type":"text","text":""}}'
-    piece = b'{"type":"content_block_delta","index":0,"delta":{"type":"text_delta","text":"word "}}'
+    piece = b'{"type":"content_block_delta","index":0,"delta":{"type":"text_delta","text":"%b "}}'
+    pieces = [piece % word for word in WORDS] * (count // len(WORDS))
     stop_block = b'{"type":"content_block_stop","index":0}'
     delta = (
         b'{"type":"message_delta","delta":{"stop_reason":"end_turn","stop_sequence":null},'
         b'"usage":{"output_tokens":9}}'
     )
-    events = [start, open_block, *[piece] * count, stop_block, delta, b'{"type":"message_stop"}']
+    events = [start, open_block, *pieces, stop_block, delta, b'{"type":"message_stop"}']
     names = [msgspec.json.decode(event)["type"].encode() for event in events]
     return _chunked([b"event: " + name + b"\ndata: " + e for name, e in zip(names, events, strict=True)])
 
@@ -150,6 +155,18 @@ async def anthropic_sdk(client: Any) -> int:
     return len([1 async for event in stream if event.type == "content_block_delta"])
 
 
+async def works(name: str, job: Callable[[], Awaitable[int]]) -> bool:
+    """Whether a framework of others gets through one stream here; it says why where it does not."""
+    try:
+        found = await job()
+    except Exception as error:
+        print(f"{name} is left out: {type(error).__name__}: {error}"[:300], file=sys.stderr)
+        return False
+    if found != DELTAS:
+        print(f"{name} is left out: {found} deltas, not {DELTAS}", file=sys.stderr)
+    return found == DELTAS
+
+
 async def measure(jobs: dict[str, tuple[Callable[[], Awaitable[int]], int]]) -> dict[str, float]:
     best = dict.fromkeys(jobs, float("inf"))
     for _ in range(ROUNDS):
@@ -185,6 +202,12 @@ async def compare(base: str) -> list[tuple[str, str, str]]:
 
         claude_sdk = anthropic.AsyncAnthropic(base_url=f"{base}/anthropic", api_key="none")
         jobs["anthropic sdk"] = (lambda: anthropic_sdk(claude_sdk), DELTAS)
+    urls = {"chat": f"{base}/chat/{DELTAS}", "anthropic": f"{base}/anthropic"}
+    others = [peer for peer in peers() if installed(peer)]
+    for peer in others:
+        job = peer.make(urls[peer.protocol])
+        if await works(peer.name, job):
+            jobs[peer.name] = (job, DELTAS)
     best = await measure(jobs)
     await client.aclose()
     limit = best["bare"]
@@ -192,9 +215,20 @@ async def compare(base: str) -> list[tuple[str, str, str]]:
     for name, goal in (("chat", "≤ 1.6x"), ("anthropic", "≤ 1.6x")):
         rows.append((f"  turnlog, {name}", f"{best[name]:.1f} µs", ""))
         rows.append(("    against bare", f"{best[name] / limit:.2f}x", goal))
-    for name in ("openai sdk", "anthropic sdk"):
+    behind = {
+        "openai sdk": "chat",
+        "anthropic sdk": "anthropic",
+        **{peer.name: peer.protocol for peer in others},
+    }
+    for name, protocol in behind.items():
         if name in best:
-            rows.append((f"  {name}", f"{best[name]:.1f} µs", "behind us"))
+            ratio = best[name] / best[protocol]
+            rows.append((f"  {name}", f"{best[name]:.1f} µs", f"behind us (it takes {ratio:.1f}x)"))
+    rows += [
+        (f"  {peer.name}", "not installed", "pip install --group bench")
+        for peer in peers()
+        if peer not in others
+    ]
     short, long = (best[f"call {count}"] for count in FRAGMENTS)
     rows.append((f"argument fragment of {FRAGMENTS[0]}", f"{short:.1f} µs", ""))
     rows.append((f"  of {FRAGMENTS[1]}, against it", f"{long / short:.2f}x", "linear: about 1x"))
