@@ -29,7 +29,10 @@ def locked(path: str, timeout: float) -> Generator[int]:
                     meta={"path": path},
                 )
             time.sleep(_NAP)
-        yield descriptor
+        try:
+            yield descriptor
+        finally:
+            _unlock(descriptor)
     finally:
         os.close(descriptor)
 
@@ -48,6 +51,9 @@ if os.name == "nt":  # pragma: no cover
             os.lseek(descriptor, 0, os.SEEK_SET)
         return True
 
+    def _unlock(descriptor: int) -> None:
+        """Closing does it."""
+
 else:
 
     def _try_lock(descriptor: int) -> bool:
@@ -58,3 +64,9 @@ else:
         except BlockingIOError:
             return False
         return True
+
+    def _unlock(descriptor: int) -> None:
+        """Closing is not enough: a process that was forked meanwhile has a copy of the descriptor."""
+        import fcntl
+
+        fcntl.flock(descriptor, fcntl.LOCK_UN)

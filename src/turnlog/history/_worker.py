@@ -78,6 +78,7 @@ class Worker:
         self._thread: threading.Thread | None = None
         self._outboxes: dict[asyncio.AbstractEventLoop, _Outbox] = {}
         self._lock = threading.Lock()
+        _workers.add(self)
         weakref.finalize(self, _give_back, self._outboxes)
 
     def do(self, work: Callable[[], T]) -> asyncio.Future[T]:
@@ -136,6 +137,18 @@ class Worker:
         self._inbox = self._thread = None
         self._outboxes.clear()
         self._lock = threading.Lock()
+
+
+_workers: weakref.WeakSet[Worker] = weakref.WeakSet()
+
+
+def _after_fork() -> None:
+    for worker in list(_workers):
+        worker.forget()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_after_fork)
 
 
 def _give_back(outboxes: dict[asyncio.AbstractEventLoop, _Outbox]) -> None:

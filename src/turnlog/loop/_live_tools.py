@@ -135,7 +135,9 @@ class LiveTools:
         """Never guess: run again only what is safe to run again, ask where there is somebody to ask."""
         request = _request(call)
         tool = self._registry.get(request.tool_name)
-        if tool is not None and tool.rerunnable:
+        # What it started with may not fit what it is now: then it cannot be run again, and may have run.
+        fits = not isinstance(self._executor.validate(request), ToolAnswer)
+        if tool is not None and tool.rerunnable and fits:
             return Start(alone=not tool.concurrent)
         if tool is not None and tool.reconcile is not None and call.started is not None:
             ctx = self._context(call, call.started.idempotency_key, call.started.attempt)

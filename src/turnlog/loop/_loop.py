@@ -278,6 +278,10 @@ class AgentLoop:
         """One run at a time here, in the order they came; ``_hold`` then sees to all other processes."""
         check_kind("session", session_id, str, "its name, as text")
         while (other := self._runs.get(session_id)) is not None:
+            if other.home.is_closed():  # it stopped in its tracks, and nobody is left to say so
+                del self._runs[session_id]
+                self._warm.pop(session_id, None)
+                break
             if self._on_busy != "wait":
                 raise AgentError(
                     "SessionBusy",

@@ -3,12 +3,13 @@ whether it still lives."""
 
 from __future__ import annotations
 
+import asyncio
 import os
 import socket
 from functools import cache
 
-_live: set[str] = set()
-"""Names that leases of this process go by at the moment."""
+_live: dict[str, asyncio.AbstractEventLoop | None] = {}
+"""Names that leases of this process go by at the moment, each with the event loop that keeps it up."""
 
 
 def new_owner(work: str = "run") -> str:
@@ -16,12 +17,15 @@ def new_owner(work: str = "run") -> str:
     from the same number used again, after a restart or in another container."""
     pid = os.getpid()
     owner = f"{_host()}/{pid}/{_started(pid) or 0}/{_space()}/{work}-{os.urandom(4).hex()}"
-    _live.add(owner)
+    try:
+        _live[owner] = asyncio.get_running_loop()
+    except RuntimeError:
+        _live[owner] = None
     return owner
 
 
 def forget_owner(owner: str) -> None:
-    _live.discard(owner)
+    _live.pop(owner, None)
 
 
 def is_dead(owner: str) -> bool:
@@ -34,7 +38,7 @@ def is_dead(owner: str) -> bool:
     if (host, space) != (_host(), _space()) or os.name != "posix":
         return False
     if pid == os.getpid():
-        return start == str(_started(pid) or 0) and owner not in _live
+        return start == str(_started(pid) or 0) and not _is_kept_up(owner)
     try:
         os.kill(pid, 0)
     except ProcessLookupError:
@@ -43,6 +47,11 @@ def is_dead(owner: str) -> bool:
         pass  # another user's; /proc may still tell
     now = _started(pid)
     return now is not None and str(now) != start
+
+
+def _is_kept_up(owner: str) -> bool:
+    loop = _live.get(owner)
+    return owner in _live and (loop is None or not loop.is_closed())
 
 
 def work_of(owner: str) -> str:
