@@ -198,7 +198,7 @@ class Turns:
         own = own_data(call.provider_data, ORIGIN) or _EMPTY
         theirs = as_text(own.get("id"))
         # Other servers count their calls anew in every answer; only Anthropic's own ids are unique.
-        unique = theirs.startswith("toolu_") and theirs not in self._ids.values()
+        unique = theirs.startswith("toolu_") and safe_name(theirs) not in self._ids.values()
         wire_id = safe_name(theirs if unique else call.tool_call_id)
         self._ids[call.tool_call_id] = wire_id
         block: JsonObject = {

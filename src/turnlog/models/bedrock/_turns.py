@@ -175,7 +175,7 @@ class Turns:
     def _call(self, call: ToolCall) -> JsonObject:
         self.has_calls = True
         theirs = str((own_data(call.provider_data, ORIGIN) or _EMPTY).get("id") or "")
-        unique = theirs.startswith(("tooluse_", "toolu_")) and theirs not in self._ids.values()
+        unique = theirs.startswith(("tooluse_", "toolu_")) and safe_name(theirs) not in self._ids.values()
         wire_id = safe_name(theirs if unique else call.tool_call_id)
         self._ids[call.tool_call_id] = wire_id
         given = call.arguments if call.arguments is not None else {"INVALID_JSON": call.raw_args_text}

@@ -211,10 +211,12 @@ class Contents:
             if isinstance(result.content, dict):
                 said = result.content
             response["response"] = {"error" if result.is_error else "output": said}
-            if blocks and self._form.third_generation:
-                response["parts"] = blocks
-            elif blocks:
-                shown += [{"text": f"[image of the result of {name}]"}, *blocks]
+            # Inside a response only what lies in the request itself is taken.
+            within = [block for block in blocks if self._form.third_generation and "inlineData" in block]
+            if within:
+                response["parts"] = within
+            if after := [block for block in blocks if block not in within]:
+                shown += [{"text": f"[image of the result of {name}]"}, *after]
             responses.append({"functionResponse": response})
         return [*responses, *shown]
 
