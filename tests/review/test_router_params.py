@@ -62,9 +62,14 @@ async def test_a_policy_that_is_broken_ends_the_run_in_words(given: Any) -> None
 
 
 @pytest.mark.spec("E-1", "R-1")
-def test_a_route_is_a_model() -> None:
-    with pytest.raises(AgentError, match="load_model"):
-        ProviderRouter({"first": "openai:gpt-4o"})  # type: ignore[dict-item]
+@pytest.mark.parametrize(
+    ("given", "words"), [(5, "not a Model or the name of one"), ("nobody:gpt-4o", "nobody")]
+)
+def test_a_route_is_a_model_or_its_name(given: Any, words: str) -> None:
+    assert ProviderRouter({"first": "openai:gpt-4o"}).descriptor
+    with pytest.raises(AgentError, match=words) as caught:
+        ProviderRouter({"first": given})
+    assert caught.value.code in {"ConfigInvalid", "PluginMissing"}
 
 
 @pytest.mark.spec("R-5", "E-1")

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any, NamedTuple
 
 import msgspec
@@ -35,6 +35,7 @@ from ..contract import (
     ToolStarted,
     ToolStartedEntry,
 )
+from ..system import bulk
 
 
 class Mark(NamedTuple):
@@ -117,6 +118,15 @@ class Ledger:
         step = STEPS[entry.kind]
         if step is not None:
             step(self, entry)
+
+    def apply_all(self, entries: Iterable[Entry]) -> None:
+        """A whole log, which may be long."""
+        steps = STEPS
+        with bulk():
+            for entry in entries:
+                step = steps[entry.kind]
+                if step is not None:
+                    step(self, entry)
 
     @property
     def usage(self) -> TokenUsage | None:

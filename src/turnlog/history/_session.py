@@ -346,8 +346,7 @@ class Session(Appends):
 
     def _rebuild(self) -> None:
         self._ledger = Ledger()
-        for entry in self._entries:
-            self._ledger.apply(entry)
+        self._ledger.apply_all(self._entries)
 
     @property
     def _next_seq(self) -> int:

@@ -6,7 +6,7 @@ thing: reading the log and deciding again.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -138,6 +138,12 @@ class RunState:
             return "tool_running"
         return "model_running" if self.call_index else "preparing"
 
+    def pass_over(self, entry: Entry) -> None:
+        """``step`` for an entry before the newest run's first: only what outlives runs is looked at."""
+        step = OUTLIVING.get(entry.kind)
+        if step is not None:
+            step(self, entry)
+
     def step(self, entry: Entry) -> None:
         step = STEPS[entry.kind]
         if step is not None:
@@ -213,6 +219,12 @@ class RunState:
         self.failure = None
         self.input_pending = False
         self.target = started.target
+
+    def _was_called(self, entry: ModelCallStartedEntry) -> None:
+        self.target = entry.payload.target
+
+    def _was_answered(self, entry: ModelOutputEntry) -> None:
+        self.last_answer_at = entry.timestamp
 
     def _call_failed(self, entry: ModelCallFailedEntry) -> None:
         failed = entry.payload
@@ -293,3 +305,25 @@ STEPS: dict[str, Callable[[RunState, Any], None] | None] = {
     "custom": None,
 }
 """What each kind does. A table and not a match: a long log goes through it entry by entry."""
+
+OUTLIVING: dict[str, Callable[[RunState, Any], None]] = {
+    "session_header": RunState._take_header,
+    "model_input": RunState._take_input,
+    "model_call_started": RunState._was_called,
+    "model_output": RunState._was_answered,
+    "tools_change": RunState._set_tools,
+    "tool_results": RunState._take_results,
+    "model_change": RunState._set_target,
+    "runtime_init": RunState._set_runtime,
+    "system_prompt": RunState._set_prompt,
+    "fold": RunState._fold,
+}
+"""What is left of an entry once a later run has begun, which sets back all that is a run's own."""
+
+
+def newest_run(entries: Sequence[Entry]) -> int:
+    """Where in ``entries`` the newest run begins; 0 when none does."""
+    for place in range(len(entries) - 1, -1, -1):
+        if entries[place].kind == "run_started":
+            return place
+    return 0

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import islice
 from typing import Any
 
 from turnlog.context import Projection
@@ -12,7 +13,7 @@ from turnlog.history import Session
 from turnlog.system import bulk
 from turnlog.widgets import Widget, WidgetHost
 
-from ._state import RunState
+from ._state import RunState, newest_run
 
 
 @dataclass(slots=True)
@@ -38,11 +39,18 @@ class WarmSession:
 
     def catch_up(self, known: int = 0) -> None:
         """Take in what is in the log after the first ``known`` entries, and what is staged."""
-        state, projection, host = self.state.step, self.projection.step, self.host.step
+        entries = self.session.entries[known:]
+        newest = newest_run(entries)
+        projection, widgets = self.projection.step, self.host.step if self.host.widgets else None
         with bulk():  # one walk for all of them: a long log does not fit a processor's cache
-            for entry in self.session.entries[known:]:
-                state(entry)
-                projection(entry)
-                host(entry)
+            for state, part in (
+                (self.state.pass_over, islice(entries, newest)),
+                (self.state.step, islice(entries, newest, None)),
+            ):
+                for entry in part:
+                    state(entry)
+                    projection(entry)
+                    if widgets is not None:
+                        widgets(entry)
         for entry in self.session.staged:
             self.step(entry)
