@@ -41,7 +41,7 @@ bench: $(READY_DEV) ## run every benchmark: benchmarks/bench_*.py, and folders t
 	@set -e; for module in $(subst /,.,$(BENCHMARKS)); do echo "== $$module"; $(BIN)/python -m $$module; done
 
 soak: $(READY_DEV) ## run the long tests, minutes each
-	@$(PYTEST) -m soak --timeout 3600
+	@$(PYTEST) -m soak --timeout 3600 -n $(WORKERS) --maxprocesses 8 --dist worksteal
 
 clean: ## remove .venv and everything that was made
 	rm -rf .venv .demo dist build .pytest_cache .ruff_cache .hypothesis .import_linter_cache .coverage

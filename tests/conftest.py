@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 import hypothesis
 import pytest
 
+from soak_report import SoakReport
 from spec_report import SpecReport, shared_folder
 
 if TYPE_CHECKING:
@@ -21,6 +22,7 @@ hypothesis.settings.load_profile("repeatable")
 
 def pytest_configure(config: pytest.Config) -> None:
     config.pluginmanager.register(SpecReport(config), "spec-report")
+    config.pluginmanager.register(SoakReport(), "soak-report")
 
 
 @pytest.fixture(scope="session")

@@ -282,9 +282,11 @@ def test_no_history_is_refused(case: str, told: list[Message], tools: bool) -> N
     official(body)
 
 
-def _call(call_id: str) -> ToolCallPart:
+def _call(call_id: str, given: dict[str, Any] | None = None) -> ToolCallPart:
     return ToolCallPart(
-        payload=ToolCall(tool_call_id=call_id, tool_name="look", arguments={}, raw_args_text="{}")
+        payload=ToolCall(
+            tool_call_id=call_id, tool_name="look", arguments={}, raw_args_text="{}", provider_data=given
+        )
     )
 
 
@@ -316,6 +318,23 @@ NAMED: dict[str, list[Message]] = {
     "ids that nobody takes": [
         message("assistant", [_call("id with spaces"), _call("ü"), _call("x" * 90)]),
         message("tool", [tool_result_part(one, "ok") for one in ("id with spaces", "ü", "x" * 90)]),
+    ],
+    "an answer that a server gave twice": [
+        message("user", [text_part("Look.")]),
+        *(
+            one
+            for turn in "abc"
+            for one in (
+                message(
+                    "assistant",
+                    [
+                        _call(f"{turn}-{origin}", {"origin": origin, "id": "toolu_1", "vendor": "anthropic"})
+                        for origin in ORIGINS
+                    ],
+                ),
+                message("tool", [tool_result_part(f"{turn}-{origin}", turn) for origin in ORIGINS]),
+            )
+        ),
     ],
     "pictures that nobody takes": [
         message(

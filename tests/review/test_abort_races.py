@@ -87,7 +87,7 @@ def test_an_abort_after_the_loop_is_gone_says_nothing() -> None:
         async with aclosing(agent.run_stream("Wait.", session=SESSION, run_id="r1")) as events:
             async for event in events:
                 if event.kind == "tool_started":
-                    scopes.append(agent.loop._runs)
+                    scopes.append(agent.loop.sessions.runs)
                     break
 
     asyncio.run(start())
@@ -190,7 +190,7 @@ async def test_a_stream_that_is_dropped_unread_leaves_nothing() -> None:
     for _ in range(1000):  # the event loop closes it in a task of its own
         await asyncio.sleep(0)
     assert other_tasks() == set()
-    assert agent.loop._runs == {}
+    assert agent.loop.sessions.runs == {}
     assert (await check_closed(stage.store)).status == "aborted"
     assert (await agent.run("Again.", session=SESSION)).status == "completed"
 
@@ -236,7 +236,7 @@ async def test_closing_during_a_write_ends_the_run_in_the_log(nth: int) -> None:
     else:
         pytest.skip("there are fewer appends")
     await check_closed(inner)
-    assert agent.loop._runs == {}
+    assert agent.loop.sessions.runs == {}
     assert (await agent.run("Again.", session=SESSION)).run_id
 
 
@@ -261,7 +261,7 @@ async def test_a_loop_that_cancels_everything_leaves_log_and_memory_in_step() ->
     result = await agent.run("And again?", session=SESSION)
     assert result.status == "completed", result.last_error
     await check_closed(inner)
-    assert agent.loop._warm[SESSION].session.entries == await inner.load(SESSION)
+    assert agent.loop.sessions.warm[SESSION].session.entries == await inner.load(SESSION)
 
 
 @pytest.mark.spec("A-2", "L-7")
@@ -353,6 +353,6 @@ async def test_cancelled_again_while_a_tool_is_being_stopped() -> None:
     task.cancel()
     with pytest.raises(asyncio.CancelledError):
         await task
-    assert agent.loop._runs == {}
+    assert agent.loop.sessions.runs == {}
     assert other_tasks() == set()
     await check_closed(stage.store)

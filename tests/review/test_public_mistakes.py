@@ -100,7 +100,7 @@ async def test_a_session_needs_a_name(session: Any) -> None:
     ):
         with pytest.raises(AgentError, match="session"):
             await attempt
-    assert agent.loop._runs == {}
+    assert agent.loop.sessions.runs == {}
     assert (await agent.run("Well?", session="s1")).status == "completed"
 
 
@@ -115,7 +115,7 @@ async def test_parameters_that_a_run_sets_itself_are_refused(name: str) -> None:
         return
     with pytest.raises(AgentError, match=name):
         await agent.run("Well?", **{name: []})
-    assert agent.loop._runs == {}
+    assert agent.loop.sessions.runs == {}
 
 
 @pytest.mark.spec("E-1")
@@ -143,7 +143,7 @@ async def test_wrong_options_of_a_run_are_errors_of_ours(options: dict[str, Any]
         pass
     else:
         assert result.status == "failed" and result.last_error is not None
-    assert agent.loop._runs == {}
+    assert agent.loop.sessions.runs == {}
     assert (await agent.run("Well?", session="s1")).status == "completed"
 
 

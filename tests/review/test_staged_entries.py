@@ -32,7 +32,7 @@ async def test_a_run_id_used_twice_is_refused_and_the_session_stays_usable() -> 
     again = await agent.run("Go on.", session=SESSION, run_id="r2")
     assert again.status == "completed", again.last_error
     await check(stage.store)
-    assert agent.loop._warm[SESSION].session.entries == await stage.store.load(SESSION)
+    assert agent.loop.sessions.warm[SESSION].session.entries == await stage.store.load(SESSION)
 
 
 @pytest.mark.spec("L-8")
@@ -66,7 +66,7 @@ async def test_a_store_that_raises_anything_ends_the_run_and_harms_no_log(nth: i
     again = await agent.run("Go on.", session=SESSION)
     assert again.status == "completed", again.last_error
     await check(inner)
-    assert agent.loop._warm[SESSION].session.entries == await inner.load(SESSION)
+    assert agent.loop.sessions.warm[SESSION].session.entries == await inner.load(SESSION)
     assert len(stage.effects) <= 1
 
 
@@ -121,5 +121,5 @@ async def test_two_agents_on_one_store_see_each_others_entries() -> None:
     for agent in (first, second, first, second):
         assert (await agent.run("Next.", session=SESSION)).status == "completed"
     log = await stage.store.load(SESSION)
-    assert second.loop._warm[SESSION].session.entries == log
+    assert second.loop.sessions.warm[SESSION].session.entries == log
     await check(stage.store)

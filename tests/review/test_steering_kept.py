@@ -149,7 +149,7 @@ async def test_it_waits_until_a_call_that_a_crash_cut_off_is_made_again() -> Non
                 break
     stage.store.dead = False
     agent = stage.agent(["Hello.", "I do."])
-    agent.loop._unheard[SESSION] = [user_message(WORD)]
+    agent.loop.sessions.unheard[SESSION] = [user_message(WORD)]
     result = await agent.resume(SESSION)
     assert result is not None and result.status == "completed"
     assert await said(stage.store) == ["Go.", WORD]

@@ -55,7 +55,7 @@ def agent_on(stage: Stage) -> Agent:
 
 
 async def check(stage: Stage, agent: Agent, *, open_run: bool = False) -> None:
-    assert agent.loop._runs == {}
+    assert agent.loop.sessions.runs == {}
     left = {task for task in asyncio.all_tasks() if task is not asyncio.current_task()}
     assert left == set()
     assert len(stage.effects) == len(set(stage.effects)), "something ran twice"
@@ -67,7 +67,7 @@ async def check(stage: Stage, agent: Agent, *, open_run: bool = False) -> None:
         assert open_run or (not state.is_open and not state.open_calls)
         report = await replay(stage.store, SESSION)
         assert report.identical, report.difference
-        warm = agent.loop._warm.get(SESSION)
+        warm = agent.loop.sessions.warm.get(SESSION)
         assert warm is None or warm.session.entries == await stage.store.load(SESSION)
         assert warm is None or not warm.session.staged
     again = stage.agent(["Here."])

@@ -1,16 +1,14 @@
-"""The engine behind an agent: opens sessions, keeps them warm, and drives runs."""
+"""The engine behind an agent: drives runs in the sessions it has open."""
 
 from __future__ import annotations
 
 import asyncio
-from collections import OrderedDict
 from collections.abc import AsyncGenerator, Sequence
 from contextlib import aclosing
-from dataclasses import dataclass, field
 from typing import Any, Literal
 
 from turnlog.approvals import ApprovalPolicy
-from turnlog.context import ContextOptions, Projection
+from turnlog.context import ContextOptions
 from turnlog.contract import (
     AgentError,
     ApprovalDecided,
@@ -19,7 +17,6 @@ from turnlog.contract import (
     IdSource,
     JsonObject,
     Message,
-    PurgeEntry,
     RunEndedEvent,
     RunEvent,
     RunInput,
@@ -30,45 +27,25 @@ from turnlog.contract import (
     encode,
     find_unjson,
 )
-from turnlog.history import Session, check_input
+from turnlog.history import check_input
 from turnlog.models import Model
-from turnlog.observe import get_logger
-from turnlog.system import SystemClock
 from turnlog.tools import ToolExecutor, ToolRegistry
-from turnlog.widgets import Widget, WidgetHost
+from turnlog.widgets import Widget
 
-from ._abort import AbortScope, RunInterrupted
+from ._abort import RunInterrupted
 from ._decisions import make_decision, record_decision
 from ._doors import Doors
-from ._facts import Fact, append_fact
-from ._given import check_kind, check_named
+from ._given import check_kind
 from ._hooks import Hooks
-from ._lease import LEASE_TTL, OnBusy, SessionLease, check_writing
-from ._live import ApprovalHandler, LiveHuman, LiveModel, LiveWorld, Steering
+from ._lease import LEASE_TTL
+from ._live import ApprovalHandler, LiveHuman, LiveModel, LiveWorld
 from ._live_context import LiveContext
 from ._live_tools import LiveTools, ToolWorld
+from ._open_sessions import OpenRun, OpenSessions
 from ._recap import BackgroundRecap
 from ._runner import Runner
 from ._shared import SessionShare
-from ._state import RunState
 from ._warm import WarmSession
-
-_WARM_SESSIONS = 64
-_log = get_logger("loop")
-_REAL_TIME = SystemClock()
-"""Leases are kept against other processes, whatever clock this one goes by; a simulation has one for all."""
-
-
-@dataclass(slots=True)
-class OpenRun:
-    run_id: str
-    session_id: str
-    scope: AbortScope = field(default_factory=AbortScope)
-    steering: Steering = field(default_factory=Steering)
-    held: SessionLease | None = None
-    runner: Runner | None = None
-    home: asyncio.AbstractEventLoop = field(default_factory=asyncio.get_running_loop)
-    over: asyncio.Event = field(default_factory=asyncio.Event)
 
 
 class AgentLoop:
@@ -101,7 +78,6 @@ class AgentLoop:
         self._executor = executor
         self._approval = approval
         self._on_approval = on_approval
-        self._options = options or ContextOptions()
         self._hooks = hooks or Hooks()
         self._runtime = runtime
         self._widgets = tuple(widgets)
@@ -110,12 +86,15 @@ class AgentLoop:
         self._agent = agent
         self._approval_ttl = approval_ttl
         self._recap = recap
-        self._on_busy: Literal["refuse", "wait"] = on_busy
-        self._lease_ttl = check_writing(on_busy, lease_ttl)
-        self.lease_clock: Clock = _REAL_TIME
-        self._warm: OrderedDict[str, WarmSession] = OrderedDict()
-        self._runs: dict[str, OpenRun] = {}  # by session: forks share run ids with what they come from
-        self._unheard: dict[str, list[Message]] = {}
+        self.sessions = OpenSessions(
+            store,
+            clock=clock,
+            ids=ids,
+            options=options or ContextOptions(),
+            widgets=self._widgets,
+            on_busy=on_busy,
+            lease_ttl=lease_ttl,
+        )
 
     async def run(self, run: RunInput) -> RunResult:
         return await drain(self.run_stream(run))
@@ -123,12 +102,12 @@ class AgentLoop:
     async def run_stream(
         self, run: RunInput, *, instructions: str | None = None, after: int = 0
     ) -> AsyncGenerator[RunEvent, None]:
-        opened = await self._enter(run.session_id, run.run_id)
+        opened = await self.sessions.enter(run.session_id, run.run_id)
         try:
             if not run.auto_create_session:
-                await self._open(opened, create=False)  # a claim would make it
-            await self._hold(opened)
-            warm = await self._open(opened, create=run.auto_create_session, named=run)
+                await self.sessions.open(opened, create=False)  # a claim would make it
+            await self.sessions.hold(opened)
+            warm = await self.sessions.open(opened, create=run.auto_create_session, named=run)
             if warm.state.status == "awaiting_human":
                 raise AgentError(
                     "SessionBusy",
@@ -142,19 +121,19 @@ class AgentLoop:
                 async for event in events:
                     yield event
         finally:
-            await self._release(opened)
+            await self.sessions.release(opened)
 
     async def resume_stream(self, session_id: str, *, after: int = 0) -> AsyncGenerator[RunEvent, None]:
         # Claimed before it is opened: a session that a run here is writing must not be read into.
-        opened = await self._enter(session_id, f"resume of {session_id}")
+        opened = await self.sessions.enter(session_id, f"resume of {session_id}")
         opened.steering.closed = True
         try:
-            warm = await self._open(opened, create=False)
+            warm = await self.sessions.open(opened, create=False)
             if not warm.state.is_open:
                 return
             # A process that crashed leaves its lease behind, and is not there to be waited for.
-            await self._hold(opened, "outlast")
-            warm = await self._open(opened, create=False)
+            await self.sessions.hold(opened, "outlast")
+            warm = await self.sessions.open(opened, create=False)
             run_id = warm.state.run_id
             if run_id is None or not warm.state.is_open:
                 return
@@ -164,7 +143,7 @@ class AgentLoop:
                 async for event in events:
                     yield event
         finally:
-            await self._release(opened)
+            await self.sessions.release(opened)
 
     async def _drive(
         self, opened: OpenRun, warm: WarmSession, run: RunInput | None, after: int
@@ -244,120 +223,29 @@ class AgentLoop:
 
         return asyncio.create_task(wait(), name=f"turnlog watchdog {opened.run_id}")
 
-    # ── sessions ──
-
-    async def _open(self, opened: OpenRun, *, create: bool, named: RunInput | None = None) -> WarmSession:
-        session_id = opened.session_id
-        warm = self._warm.pop(session_id, None)  # back when it is in step with the log
-        fresh = await warm.session.refresh() if warm is not None else []
-        if warm is None or any(isinstance(entry, PurgeEntry) for entry in fresh):
-            # What was erased from the store is not kept in memory either.
-            session = await Session.open(
-                self._store,
-                session_id,
-                clock=self._clock,
-                ids=self._ids,
-                create=create,
-                title=named.title if named is not None else None,
-                metadata=named.session_metadata if named is not None else None,
-            )
-            warm = WarmSession(session, RunState(), Projection(self._options), WidgetHost(self._widgets))
-            warm.catch_up()
-        else:
-            for entry in fresh:
-                warm.step(entry)
-        if named is not None:
-            check_named(warm.session, named)
-        warm.session.lease = opened.held.lease if opened.held is not None else None
-        self._warm[session_id] = warm
-        while len(self._warm) > _WARM_SESSIONS:
-            self._warm.popitem(last=False)
-        return warm
-
-    async def _enter(self, session_id: str, run_id: str) -> OpenRun:
-        """One run at a time here, in the order they came; ``_hold`` then sees to all other processes."""
-        check_kind("session", session_id, str, "its name, as text")
-        while (other := self._runs.get(session_id)) is not None:
-            if other.home.is_closed():  # it stopped in its tracks, and nobody is left to say so
-                del self._runs[session_id]
-                self._warm.pop(session_id, None)
-                break
-            if self._on_busy != "wait":
-                raise AgentError(
-                    "SessionBusy",
-                    f"run {other.run_id} is going in session {session_id}; wait for it, abort it, send it "
-                    "the message with Agent.send, or give the agent on_busy='wait'",
-                )
-            await other.over.wait()
-        opened = self._runs[session_id] = OpenRun(run_id, session_id)
-        opened.steering.waiting = self._unheard.pop(session_id, [])
-        return opened
-
-    def _find(self, run_id: str) -> OpenRun | None:
-        return next((run for run in self._runs.values() if run.run_id == run_id), None)
-
-    async def _hold(self, opened: OpenRun, on_busy: OnBusy = "refuse") -> None:
-        """Become the session's writer. What is read from here on, nobody else changes."""
-        held = SessionLease(
-            self._store,
-            opened.session_id,
-            clock=self.lease_clock,
-            ttl=self._lease_ttl,
-            on_busy="wait" if self._on_busy == "wait" else on_busy,
-            on_lost=opened.scope.request,
-        )
-        try:
-            with opened.scope:  # who waits in line can be aborted
-                await held.__aenter__()
-        except RunInterrupted as stop:
-            raise stop.error from None
-        opened.held = held
-
-    async def _release(self, opened: OpenRun) -> None:
-        """The session is free for another run; what was told to this one too late to enter it is appended."""
-        warm = self._warm.get(opened.session_id)
-        if warm is not None and (warm.broken or warm.session.staged):
-            del self._warm[opened.session_id]  # it has seen what is not in the log
-        try:
-            while facts := opened.steering.take_facts():
-                await self._append_facts(await self._open(opened, create=False), facts)
-        except AgentError as error:
-            _log.warning("%s: what came as a run ended was lost: %s", opened.session_id, error.message)
-        finally:
-            if opened.steering.waiting:  # said to a run that was let go: for whoever goes on with it
-                self._unheard[opened.session_id] = opened.steering.waiting
-            if (warm := self._warm.get(opened.session_id)) is not None:
-                warm.session.lease = None
-            try:
-                if opened.held is not None:
-                    await opened.held.__aexit__(None, None, None)
-            finally:
-                self._runs.pop(opened.session_id, None)
-                opened.over.set()
-
     # ── widgets, from outside ──
 
     async def append_widget_event(self, session_id: str, event: WidgetEvent) -> Entry | None:
         self._check_event(event)
-        going = self._runs.get(session_id)
+        going = self.sessions.runs.get(session_id)
         if going is not None:
             # One writer: the run takes it in between two steps, or leaves it for when it is over.
             going.steering.tell(event)
             return None
-        opened = await self._enter(session_id, f"event for {session_id}")
+        opened = await self.sessions.enter(session_id, f"event for {session_id}")
         opened.steering.closed = True
         try:
-            await self._hold(opened)
-            warm = await self._open(opened, create=True)
+            await self.sessions.hold(opened)
+            warm = await self.sessions.open(opened, create=True)
             if warm.state.is_open and warm.state.status != "awaiting_human":
                 raise AgentError(
                     "SessionBusy",
                     f"run {warm.state.run_id} is open in session {session_id} and does not go here; where it "
                     "goes, its own agent takes the event; where it crashed, resume it first",
                 )
-            return (await self._append_facts(warm, [event]))[-1]
+            return (await self.sessions.append_facts(warm, [event]))[-1]
         finally:
-            await self._release(opened)
+            await self.sessions.release(opened)
 
     def _check_event(self, event: WidgetEvent) -> None:
         names = [widget.name for widget in self._widgets]
@@ -369,15 +257,6 @@ class AgentLoop:
         problem = find_unjson(event.data) if event.event else "an event needs a name"
         if problem is not None:
             raise AgentError("InvalidEntry", f"event {event.event!r} of widget {event.widget!r}: {problem}")
-
-    async def _append_facts(self, warm: WarmSession, facts: Sequence[Fact]) -> list[Entry]:
-        for fact in facts:
-            warm.step(append_fact(warm.session, fact))
-        try:
-            return await warm.session.commit()
-        except BaseException:
-            self._warm.pop(warm.session.session_id, None)
-            raise
 
     # ── decisions ──
 
@@ -393,7 +272,7 @@ class AgentLoop:
     ) -> ApprovalDecided:
         """As ``record_decision``; a run that is going here takes the decision up itself."""
         check_kind("session", session_id, str, "its name, as text")
-        going = self._runs.get(session_id)
+        going = self.sessions.runs.get(session_id)
         if going is None or going.runner is None or going.home is not asyncio.get_running_loop():
             return await record_decision(
                 self._store,
@@ -427,14 +306,14 @@ class AgentLoop:
     # ── while a run goes ──
 
     def abort(self, run_id: str, reason: str) -> bool:
-        opened = self._find(run_id)
+        opened = self.sessions.find(run_id)
         if opened is None:
             return False
         opened.scope.request(AgentError("RunAborted", reason))
         return True
 
     def pause(self, run_id: str) -> bool:
-        opened = self._find(run_id)
+        opened = self.sessions.find(run_id)
         if opened is None:
             return False
         opened.steering.paused = True
@@ -444,7 +323,7 @@ class AgentLoop:
         check_kind("session", session_id, str, "its name, as text")
         check_input(message)
         encode(message)  # what cannot be written would fail the run, and not the one who said it
-        opened = self._runs.get(session_id)
+        opened = self.sessions.runs.get(session_id)
         if opened is not None and not opened.steering.closed:
             opened.steering.waiting.append(message)
             return

@@ -211,7 +211,7 @@ class BusySession:
             on_busy=self.on_busy,
             widgets=[MemoryNotebookWidget()] if self.widgets else (),
         )
-        agent.loop.lease_clock = simulation.clock
+        agent.loop.sessions.lease_clock = simulation.clock
         self.agents[process] = agent
         return agent
 

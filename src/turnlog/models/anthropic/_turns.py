@@ -21,6 +21,7 @@ from turnlog.contract import (
     encode,
 )
 
+from .._call_ids import CallIds
 from .._history import (
     PICTURES,
     call_input,
@@ -79,7 +80,7 @@ class Turns:
         self._anchors: list[int] = []
         self._blocks = 0
         self._previous = 0
-        self._ids: dict[str, str] = {}
+        self._ids = CallIds()
         self._unsigned = unsigned_thinking
         self.has_calls = False
         self.answers_calls = False
@@ -96,6 +97,7 @@ class Turns:
         other._wire = self._wire[:]
         other._marks = self._marks[:]
         other._anchors = self._anchors[:]
+        other._ids = self._ids.copy()
         return other
 
     @property
@@ -167,7 +169,7 @@ class Turns:
         says_something = any(
             isinstance(part, TextPart) and part.payload.text.strip() for part in message.parts
         )
-        self._ids = {}
+        self._ids.begin_answer()
         blocks: list[_Wired | None] = []
         for part in message.parts:
             match part:
@@ -197,10 +199,8 @@ class Turns:
         self.has_calls = True
         own = own_data(call.provider_data, ORIGIN) or _EMPTY
         theirs = as_text(own.get("id"))
-        # Other servers count their calls anew in every answer; only Anthropic's own ids are unique.
-        unique = theirs.startswith("toolu_") and safe_name(theirs) not in self._ids.values()
-        wire_id = safe_name(theirs if unique else call.tool_call_id)
-        self._ids[call.tool_call_id] = wire_id
+        # Of other servers, which count their calls anew in every answer, no id comes back.
+        wire_id, unique = self._ids.take(call.tool_call_id, theirs if theirs.startswith("toolu_") else "")
         block: JsonObject = {
             "type": "tool_use",
             "id": wire_id,
@@ -218,7 +218,7 @@ class Turns:
     def _result(self, result: ToolResult) -> _Wired:
         block: JsonObject = {
             "type": "tool_result",
-            "tool_use_id": self._ids.get(result.tool_call_id) or safe_name(result.tool_call_id),
+            "tool_use_id": self._ids.of(result.tool_call_id),
         }
         content = _result_content(result)
         if content:

@@ -23,6 +23,7 @@ from turnlog.contract import (
     encode,
 )
 
+from .._call_ids import CallIds
 from .._history import (
     data_url,
     file_note,
@@ -61,7 +62,7 @@ class Turns:
         self.turns: list[JsonObject] = []
         self._vendor = vendor
         self._bytes = 0
-        self._ids: dict[str, str] = {}
+        self._ids = CallIds()
         self._previous: tuple[int, int] | None = None
         """(turn, blocks of it) where the request before this one ended."""
         self.has_calls = False
@@ -72,6 +73,7 @@ class Turns:
         other = Turns.__new__(Turns)
         for name in self.__slots__:
             setattr(other, name, getattr(self, name))
+        other._ids = self._ids.copy()
         other.turns = self.turns[:]
         if other.turns:  # only the last turn can still grow
             last = other.turns[-1]
@@ -130,7 +132,7 @@ class Turns:
     # ── the assistant's side ──
 
     def _answer(self, message: Message) -> list[JsonObject | None]:
-        self._ids = {}
+        self._ids.begin_answer()
         blocks: list[JsonObject | None] = []
         for part in message.parts:
             match part:
@@ -175,9 +177,8 @@ class Turns:
     def _call(self, call: ToolCall) -> JsonObject:
         self.has_calls = True
         theirs = str((own_data(call.provider_data, ORIGIN) or _EMPTY).get("id") or "")
-        unique = theirs.startswith(("tooluse_", "toolu_")) and safe_name(theirs) not in self._ids.values()
-        wire_id = safe_name(theirs if unique else call.tool_call_id)
-        self._ids[call.tool_call_id] = wire_id
+        known = theirs.startswith(("tooluse_", "toolu_"))
+        wire_id, _ = self._ids.take(call.tool_call_id, theirs if known else "")
         given = call.arguments if call.arguments is not None else {"INVALID_JSON": call.raw_args_text}
         return {"toolUse": {"toolUseId": wire_id, "name": safe_name(call.tool_name), "input": given}}
 
@@ -211,7 +212,7 @@ class Turns:
             blocks = [block for part in content if (block := self._part(part, images=shown))]
         blocks = blocks or [{"text": _NOTHING}]
         wired: JsonObject = {
-            "toolUseId": self._ids.get(result.tool_call_id) or safe_name(result.tool_call_id),
+            "toolUseId": self._ids.of(result.tool_call_id),
             "content": blocks,
         }
         if result.is_error and self._vendor.result_images:
