@@ -14,11 +14,15 @@ import sys
 import time
 from collections.abc import Awaitable, Callable
 from importlib.util import find_spec
+from pathlib import Path
 from typing import Any
 
 import httpx2
 import msgspec
-from provider_peers import installed, peers
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
+
+from benchmarks.provider_peers import installed, peers
 
 from turnlog.contract import user_message
 from turnlog.models import Model, load_model

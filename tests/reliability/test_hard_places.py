@@ -294,7 +294,7 @@ from turnlog import Agent
 from turnlog.testing import ScriptedModel, Turn
 
 async def main():
-    model = ScriptedModel(default=lambda request: Turn(text="word " * 500, chunk_size=1, delay=0.1))  # minutes
+    model = ScriptedModel(default=lambda request: Turn(text="word " * 500, chunk_size=1, delay=0.1))
     agent = Agent(model, store=sys.argv[1])
     runs = [agent.run("Hi.", session=f"s{n}") for n in range(100)]
     asyncio.get_running_loop().call_later(0.5, lambda: print("going", flush=True))
