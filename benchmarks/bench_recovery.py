@@ -6,9 +6,10 @@ file gets half a batch behind its last complete one as well, as a crash in the m
 
 Every round takes fresh copies of what the crash left. Reading is CPU from a new store to the entries that
 ``load`` gives. Recovery is CPU from a new store and agent to the moment in which the tool that was cut off
-runs again: log read, folds and context rebuilt, the dead process's lease taken over, the new attempt written
-durably. What the tool and the model then do is not counted, and the lease has run out before. Garbage is
-collected before each, so that none pays for what another left.
+runs again: log read, state rebuilt, the dead process's lease taken over, the new attempt written durably. A
+context is made for the next model call, and counted in ``bench_start``. What the tool and the model then do is
+not counted, and the lease has run out before. Garbage is collected before each, so that none pays for what
+another left.
 """
 
 from __future__ import annotations
@@ -26,7 +27,6 @@ from collections.abc import AsyncIterator, Callable
 from pathlib import Path
 
 from turnlog import Agent, tool
-from turnlog.context import ContextOptions
 from turnlog.contract import (
     CallArgs,
     CallEnd,
@@ -83,7 +83,6 @@ def make_agent(url: str, rounds: int, on_look: Callable[[str], None]) -> Agent:
         tools=[look],
         store=open_store(url),
         limits=LoopLimits(max_iterations=100_000),
-        context=ContextOptions(fold=False),
         lease_ttl=LEASE,
     )
 

@@ -9,7 +9,7 @@ from typing import Any, Literal
 import msgspec
 
 from turnlog.assembly import MessageAssembler
-from turnlog.context import ContextOptions, FoldPlanner, ModelContext, Projection
+from turnlog.context import ContextOptions, FoldPlanner, ModelContext
 from turnlog.contract import (
     AgentError,
     Clock,
@@ -26,11 +26,11 @@ from turnlog.history import Session, attach_images
 from turnlog.models import Model
 from turnlog.observe import cost_of
 from turnlog.system import SystemClock, SystemIds
-from turnlog.widgets import Widget, WidgetHost
+from turnlog.widgets import Widget
 
 from ._known_widgets import find_widgets
 from ._lease import WAIT_ADVICE, SessionLease
-from ._state import RunState, may_hold_images
+from ._state import may_hold_images
 from ._warm import WarmSession
 
 RECAP_REQUEST = (
@@ -71,7 +71,7 @@ async def compact_session(
 async def _compact(
     session: Session, model: Model | None, options: ContextOptions | None, widgets: Sequence[Widget[Any]]
 ) -> list[Entry]:
-    warm = WarmSession(session, RunState(), Projection(options or ContextOptions()), WidgetHost())
+    warm = WarmSession(session, options)
     warm.catch_up()
     names = warm.state.started.widgets if warm.state.started else None
     warm.show(find_widgets(names, widgets, all_of_them=False))

@@ -7,7 +7,6 @@ from datetime import datetime
 from turnlog.context import (
     FoldPlanner,
     ModelContext,
-    Projection,
     WindowOf,
     hints_section,
     input_sections,
@@ -24,10 +23,10 @@ from turnlog.contract import (
     Section,
 )
 from turnlog.tools import ToolAnswer
-from turnlog.widgets import WidgetHost
 
 from ._recap import BackgroundRecap
 from ._state import RunState
+from ._warm import WarmSession
 
 CACHE_LIFETIME = 300.0
 """Seconds after which a provider's prompt cache is taken to be cold."""
@@ -36,15 +35,13 @@ CACHE_LIFETIME = 300.0
 class LiveContext:
     def __init__(
         self,
-        projection: Projection,
-        host: WidgetHost,
+        warm: WarmSession,
         clock: Clock,
         hints: JsonObject | None = None,
         recap: BackgroundRecap | None = None,
         window_of: WindowOf | None = None,
     ) -> None:
-        self._projection = projection
-        self._host = host
+        self._warm = warm
         self._clock = clock
         self._hints = hints
         self._recap = recap
@@ -60,7 +57,7 @@ class LiveContext:
 
     def _planner(self, target: ModelInvocationDescriptor) -> FoldPlanner:
         return FoldPlanner(
-            self._projection, target=target, window_of=self._window_of, screen=self._host.screen
+            self._warm.projection, target=target, window_of=self._window_of, screen=self._warm.host.screen
         )
 
     def begin_recap(self, context: ModelContext, target: ModelInvocationDescriptor) -> None:
@@ -68,7 +65,7 @@ class LiveContext:
             self._recap.consider(context, self._planner(target).threshold())
 
     def screen(self) -> str | None:
-        return self._host.screen()
+        return self._warm.host.screen()
 
     def _is_cold(self, state: RunState) -> bool:
         if state.last_answer_at is None:
@@ -80,13 +77,13 @@ class LiveContext:
         return (now - then).total_seconds() > CACHE_LIFETIME
 
     def input_sections(self, message: Message) -> LevelOfDetailSections | None:
-        return input_sections(self._projection, message, added=self._added(screen=True))
+        return input_sections(self._warm.projection, message, added=self._added(screen=True))
 
     def result_sections(
         self, call_id: str, answer: ToolAnswer, *, closes: bool
     ) -> LevelOfDetailSections | None:
         return result_sections(
-            self._projection,
+            self._warm.projection,
             answer.content,
             summary=answer.summary,
             gist=answer.gist,
@@ -99,9 +96,9 @@ class LiveContext:
             return added
         if (hints := self._new_hints()) is not None:
             added.append(hints)
-        if (changes := self._host.changes()) is not None:
+        if (changes := self._warm.host.changes()) is not None:
             added.append((LIVE_SCREEN, changes))
         return added
 
     def _new_hints(self) -> Section | None:
-        return hints_section(self._projection, self._hints)
+        return hints_section(self._warm.projection, self._hints)

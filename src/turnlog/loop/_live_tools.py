@@ -188,7 +188,7 @@ class LiveTools:
             return answer
         data = answer.artifact if answer.artifact is not None else answer.text.encode()
         handle = f"{READ_ARTIFACT} sha256-{hashlib.sha256(data).hexdigest()}"
-        preview = preview_result(share.projection, data.decode("utf-8", "replace"), handle)
+        preview = preview_result(share.warm.projection, data.decode("utf-8", "replace"), handle)
         if preview is None and answer.artifact is None:
             return answer
         name = await self._world.store.put_blob(data)
@@ -200,7 +200,7 @@ class LiveTools:
     def _cut(self, answer: ToolAnswer, why: str) -> ToolAnswer:
         lost = f"(the rest is lost: the store could not keep it: {why})"
         share = self._world.share
-        preview = preview_result(share.projection, answer.text, lost) if share else None
+        preview = preview_result(share.warm.projection, answer.text, lost) if share else None
         if preview is not None and not isinstance(answer.content, list):
             return replace(answer, content=preview, artifact=None)
         return replace(answer.noted(lost), artifact=None)

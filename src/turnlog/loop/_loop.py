@@ -155,7 +155,7 @@ class AgentLoop:
         runner = self._runner(
             opened,
             warm,
-            LiveContext(warm.projection, warm.host, self._clock, hints, recap, self._model.window_of),
+            LiveContext(warm, self._clock, hints, recap, self._model.window_of),
         )
         runner.record.count_on(after)
         opened.runner = runner
@@ -193,7 +193,7 @@ class AgentLoop:
             clock=self._clock,
             agent=self._agent,
             runtime=self._runtime,
-            share=SessionShare(warm.session, warm.projection, warm.host, self._store),
+            share=SessionShare(warm, self._store),
         )
         doors = Doors(
             model=LiveModel(self._model, self._store, self._clock),

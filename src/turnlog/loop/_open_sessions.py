@@ -8,12 +8,12 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
-from turnlog.context import ContextOptions, Projection
+from turnlog.context import ContextOptions
 from turnlog.contract import AgentError, Clock, Entry, IdSource, Message, PurgeEntry, RunInput, Store
 from turnlog.history import Session
 from turnlog.observe import get_logger
 from turnlog.system import SystemClock
-from turnlog.widgets import Widget, WidgetHost
+from turnlog.widgets import Widget
 
 from ._abort import AbortScope, RunInterrupted
 from ._facts import Fact, append_fact
@@ -21,7 +21,6 @@ from ._given import check_kind, check_named
 from ._lease import OnBusy, SessionLease, check_writing
 from ._live import Steering
 from ._runner import Runner
-from ._state import RunState
 from ._warm import WarmSession
 
 _WARM_SESSIONS = 64
@@ -124,7 +123,7 @@ class OpenSessions:
                 title=named.title if named is not None else None,
                 metadata=named.session_metadata if named is not None else None,
             )
-            warm = WarmSession(session, RunState(), Projection(self._options), WidgetHost(self._widgets))
+            warm = WarmSession(session, self._options, self._widgets)
             warm.catch_up()
         else:
             for entry in fresh:

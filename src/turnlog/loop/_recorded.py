@@ -297,7 +297,7 @@ class RecordedContext(LiveContext):
     """Grains and screens are made again; folds are read: the planner looks at clocks and prices."""
 
     def __init__(self, tape: Tape, warm: WarmSession) -> None:
-        super().__init__(warm.projection, warm.host, RecordedClock(tape))
+        super().__init__(warm, RecordedClock(tape))
         self._tape = tape
 
     def result_sections(
@@ -314,7 +314,7 @@ class RecordedContext(LiveContext):
     def _new_hints(self) -> Section | None:
         """Hints come from outside: what the next entry shows of them is a fact, as long as it is news."""
         shown = None if self._tape.ended else _hints_in(self._tape.peek())
-        return None if shown is None or shown == self._projection.shown_hints else (HINTS, shown)
+        return None if shown is None or shown == self._warm.projection.shown_hints else (HINTS, shown)
 
     def fold_before(self, state: RunState, target: ModelInvocationDescriptor) -> Fold | None:
         return self._next_fold()

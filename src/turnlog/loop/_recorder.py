@@ -6,6 +6,7 @@ from collections.abc import Callable, Sequence
 from logging import DEBUG
 from typing import Any
 
+from turnlog.context import Projection
 from turnlog.contract import (
     Clock,
     DeltaShown,
@@ -39,7 +40,6 @@ class Recorder:
     def __init__(self, warm: WarmSession, clock: Clock, run_id: str) -> None:
         self.session = warm.session
         self.state = warm.state
-        self.projection = warm.projection
         self._warm = warm
         self.clock = clock
         self.run_id = run_id
@@ -58,6 +58,10 @@ class Recorder:
             self.check(entry)
         self._warm.step(entry)
         return entry
+
+    @property
+    def projection(self) -> Projection:
+        return self._warm.projection
 
     @property
     def session_id(self) -> str:

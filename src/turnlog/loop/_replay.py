@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from turnlog.context import ContextOptions, Projection
+from turnlog.context import ContextOptions
 from turnlog.contract import (
     AgentError,
     Entry,
@@ -21,7 +21,7 @@ from turnlog.contract import (
     Value,
 )
 from turnlog.history import MemoryStore, Session
-from turnlog.widgets import Widget, WidgetHost
+from turnlog.widgets import Widget
 
 from ._abort import RunLeft
 from ._doors import Doors
@@ -36,7 +36,6 @@ from ._recorded import (
     RecordedWorld,
 )
 from ._runner import Runner
-from ._state import RunState
 from ._tape import Tape, TapeEnded
 from ._warm import WarmSession
 
@@ -136,7 +135,7 @@ async def _open(tape: Tape, session_id: str, options: ContextOptions | None) -> 
         title=header.payload.title,
         metadata=header.payload.metadata,
     )
-    warm = WarmSession(session, RunState(), Projection(options or ContextOptions()), WidgetHost())
+    warm = WarmSession(session, options)
     tape.follow(warm)
     return warm
 

@@ -5,11 +5,12 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-from turnlog.context import Projection, recall_text
+from turnlog.context import recall_text
 from turnlog.contract import AgentError, JsonObject, Store
-from turnlog.history import Session
 from turnlog.tools import Tool, ToolContext, ToolError, ToolOptions
-from turnlog.widgets import Widget, WidgetHost
+from turnlog.widgets import Widget
+
+from ._warm import WarmSession
 
 RECALL = "recall"
 READ_ARTIFACT = "read_artifact"
@@ -18,9 +19,7 @@ _PAGE = 8_000
 
 @dataclass(frozen=True, slots=True)
 class SessionShare:
-    session: Session
-    projection: Projection
-    host: WidgetHost
+    warm: WarmSession
     store: Store
 
 
@@ -36,7 +35,7 @@ def widget_tools(widgets: tuple[Widget[Any], ...]) -> list[Tool]:
 def _widget_body(widget: Widget[Any], name: str) -> Any:
     async def run(arguments: JsonObject, ctx: ToolContext) -> str:
         share: SessionShare = ctx.state
-        answer = share.host.execute(widget, name, arguments, ctx.tool_call_id)
+        answer = share.warm.host.execute(widget, name, arguments, ctx.tool_call_id)
         if answer.is_error:
             raise ToolError(answer.text)
         for event in answer.events:
@@ -80,7 +79,7 @@ async def _recall(arguments: JsonObject, ctx: ToolContext) -> str:
     share: SessionShare = ctx.state
     try:
         return recall_text(
-            share.session.entries, arguments["entry"], offset=arguments.get("offset", 0), limit=_PAGE
+            share.warm.session.entries, arguments["entry"], offset=arguments.get("offset", 0), limit=_PAGE
         )
     except AgentError as error:
         raise ToolError(error.message) from error

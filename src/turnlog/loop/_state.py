@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from itertools import islice
 from typing import Any
 
 import msgspec
@@ -138,11 +139,19 @@ class RunState:
             return "tool_running"
         return "model_running" if self.call_index else "preparing"
 
-    def pass_over(self, entry: Entry) -> None:
-        """``step`` for an entry before the newest run's first: only what outlives runs is looked at."""
-        step = OUTLIVING.get(entry.kind)
-        if step is not None:
-            step(self, entry)
+    def take(self, entries: Sequence[Entry]) -> None:
+        """``step`` for a whole log. Of runs that are over only what outlives them is looked at, and of the
+        newest run's calls those of its newest answer."""
+        run, answer = _newest(entries, "run_started"), _newest(entries, "model_output")
+        for steps, part in (
+            (OUTLIVING, islice(entries, run)),
+            (COUNTED, islice(entries, run, max(run, answer))),
+            (STEPS, islice(entries, max(run, answer), None)),
+        ):
+            for entry in part:
+                step = steps[entry.kind]
+                if step is not None:
+                    step(self, entry)
 
     def step(self, entry: Entry) -> None:
         step = STEPS[entry.kind]
@@ -226,6 +235,15 @@ class RunState:
     def _was_answered(self, entry: ModelOutputEntry) -> None:
         self.last_answer_at = entry.timestamp
 
+    def _count_answer(self, entry: ModelOutputEntry) -> None:
+        message = entry.payload.message
+        self.tool_rounds += bool(message.tool_calls)
+        if message.meta:
+            self._count(usage_of(entry))
+
+    def _count_start(self, entry: ToolStartedEntry) -> None:
+        self.calls_started += entry.payload.attempt == 1
+
     def _call_failed(self, entry: ModelCallFailedEntry) -> None:
         failed = entry.payload
         self.failure = failed
@@ -306,7 +324,8 @@ STEPS: dict[str, Callable[[RunState, Any], None] | None] = {
 }
 """What each kind does. A table and not a match: a long log goes through it entry by entry."""
 
-OUTLIVING: dict[str, Callable[[RunState, Any], None]] = {
+OUTLIVING: dict[str, Callable[[RunState, Any], None] | None] = {
+    **dict.fromkeys(STEPS),
     "session_header": RunState._take_header,
     "model_input": RunState._take_input,
     "model_call_started": RunState._was_called,
@@ -320,10 +339,19 @@ OUTLIVING: dict[str, Callable[[RunState, Any], None]] = {
 }
 """What is left of an entry once a later run has begun, which sets back all that is a run's own."""
 
+COUNTED: dict[str, Callable[[RunState, Any], None] | None] = {
+    **STEPS,
+    "model_output": RunState._count_answer,
+    "tool_started": RunState._count_start,
+    "approval_requested": None,
+    "approval_decided": None,
+}
+"""What is left of an entry once a later answer of the same run has come, which brings calls of its own."""
 
-def newest_run(entries: Sequence[Entry]) -> int:
-    """Where in ``entries`` the newest run begins; 0 when none does."""
+
+def _newest(entries: Sequence[Entry], kind: str) -> int:
+    """Where the newest entry of ``kind`` is; 0 when there is none."""
     for place in range(len(entries) - 1, -1, -1):
-        if entries[place].kind == "run_started":
+        if entries[place].kind == kind:
             return place
     return 0

@@ -3,33 +3,50 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
-from itertools import islice
+from itertools import chain, islice
 from typing import Any
 
-from turnlog.context import Projection
+from turnlog.context import ContextOptions, Projection
 from turnlog.contract import Entry
 from turnlog.history import Session
 from turnlog.system import bulk
 from turnlog.widgets import Widget, WidgetHost
 
-from ._state import RunState, newest_run
+from ._state import RunState
 
 
-@dataclass(slots=True)
 class WarmSession:
-    session: Session
-    state: RunState
-    projection: Projection
-    host: WidgetHost
-    broken: bool = False
-    recap_asked_at: int = 0
-    """Tokens of the context that a recap was last asked for."""
+    """``catch_up`` once, then ``step`` every entry as it is staged."""
+
+    def __init__(
+        self, session: Session, options: ContextOptions | None = None, widgets: Sequence[Widget[Any]] = ()
+    ) -> None:
+        self.session = session
+        self.state = RunState()
+        self.host = WidgetHost(widgets)
+        self.broken = False
+        self.recap_asked_at = 0
+        """Tokens of the context that a recap was last asked for."""
+        self._options = options
+        self._projection: Projection | None = None
+        self._stepped = 0
+        """Up to which entry the folds have come."""
+
+    @property
+    def projection(self) -> Projection:
+        """Made when it is first asked for: a tool that is run again, or a decision, waits for no context."""
+        if self._projection is None:
+            entries = islice(chain(self.session.entries, self.session.staged), self._stepped)
+            with bulk():
+                self._projection = Projection.of(entries, self._options)
+        return self._projection
 
     def step(self, entry: Entry) -> None:
+        self._stepped = entry.seq  # a header is staged by itself
         self.state.step(entry)
-        self.projection.step(entry)
         self.host.step(entry)
+        if self._projection is not None:
+            self._projection.step(entry)
 
     def show(self, widgets: Sequence[Widget[Any]]) -> None:
         """Put these widgets on the screen, as the log so far makes them."""
@@ -37,20 +54,14 @@ class WarmSession:
         for entry in (*self.session.entries, *self.session.staged):
             self.host.step(entry)
 
-    def catch_up(self, known: int = 0) -> None:
-        """Take in what is in the log after the first ``known`` entries, and what is staged."""
-        entries = self.session.entries[known:]
-        newest = newest_run(entries)
-        projection, widgets = self.projection.step, self.host.step if self.host.widgets else None
-        with bulk():  # one walk for all of them: a long log does not fit a processor's cache
-            for state, part in (
-                (self.state.pass_over, islice(entries, newest)),
-                (self.state.step, islice(entries, newest, None)),
-            ):
-                for entry in part:
-                    state(entry)
-                    projection(entry)
-                    if widgets is not None:
-                        widgets(entry)
+    def catch_up(self) -> None:
+        """Take in what is in the log, and what is staged."""
+        entries = self.session.entries
+        with bulk():
+            self.state.take(entries)
+            if self.host.widgets:
+                for entry in entries:
+                    self.host.step(entry)
+        self._stepped = len(entries)
         for entry in self.session.staged:
             self.step(entry)
