@@ -7,8 +7,8 @@ file gets half a batch behind its last complete one as well, as a crash in the m
 Every round takes fresh copies of what the crash left. Reading is CPU from a new store to the entries that
 ``load`` gives. Recovery is CPU from a new store and agent to the moment in which the tool that was cut off
 runs again: log read, state rebuilt, the dead process's lease taken over, the new attempt written durably. A
-context is made for the next model call, and counted in ``bench_start``. What the tool and the model then do is
-not counted, and the lease has run out before. Garbage is collected before each, so that none pays for what
+context is made for the next model call, and counted in ``bench_start``. What the tool and the model then do
+is not counted, and the lease has run out before. Garbage is collected before each, so that none pays for what
 another left.
 """
 
