@@ -15,7 +15,7 @@ from pathlib import Path
 
 from turnlog import Agent, tool
 from turnlog.history import open_store
-from turnlog.loop import RunState, record_decision
+from turnlog.loop import pending_calls, record_decision
 from turnlog.models import ScriptedModel, Turn
 
 SESSION = "refund-4711"
@@ -45,15 +45,11 @@ async def decide(store: str, model: str) -> None:
     """Somebody's desk, days later. It knows the store, and neither the agent nor its tools."""
     opened = open_store(store)
     try:
-        state = RunState()
-        for entry in await opened.load(SESSION):
-            state.step(entry)
-        for call in state.awaiting:
-            assert call.requested is not None
-            print(f"  {call.requested.tool_name} {call.requested.arguments} waits: {call.requested.reason}")
-            changed = {**call.requested.arguments, "amount": 60.0}
+        for waiting in await pending_calls(opened, SESSION):
+            print(f"  {waiting.tool_name} {waiting.arguments} waits: {waiting.reason}")
+            changed = {**waiting.arguments, "amount": 60.0}
             await record_decision(
-                opened, SESSION, call.call.tool_call_id, "modify", by="ann", arguments=changed
+                opened, SESSION, waiting.tool_call_id, "modify", by="ann", arguments=changed
             )
             print(f"  ann lets it run with {changed}")
     finally:
