@@ -8,7 +8,7 @@ from loop.scenarios import SESSION, Stage, call, decide, die_at
 from turnlog import tool
 from turnlog.contract import AgentError, ToolPolicy
 from turnlog.loop import record_decision, replay
-from turnlog.testing import Turn
+from turnlog.testing import ScriptedModel, Turn
 
 
 async def outcomes(stage: Stage) -> list[tuple[str, str | None]]:
@@ -135,6 +135,23 @@ async def test_arguments_that_do_not_fit_are_refused_and_the_call_goes_on_waitin
     result = await agent.resume(SESSION)
     assert result is not None and result.text == "Told."
     assert stage.effects == ["send ann: good evening"]
+
+
+@pytest.mark.spec("A-3", "A-4")
+async def test_the_model_is_told_that_its_call_was_changed_and_not_what_to() -> None:
+    stage = Stage()
+    agent = stage.agent([Turn(tool_calls=[call("send", to="bob", text="hello")]), "Told."])
+    model = agent.model
+    assert isinstance(model, ScriptedModel)
+    await agent.run("Greet Bob.", session=SESSION)
+    (waiting,) = await agent.pending(SESSION)
+    changed = {"to": "bob", "text": "good evening"}
+    await agent.decide(SESSION, waiting.tool_call_id, "modify", by="carol", arguments=changed)
+    await agent.resume(SESSION)
+    (result,) = model.requests[-1].messages[-1].tool_results
+    assert "sent to bob" in str(result.payload.content)
+    assert "carol changed text before this ran" in str(result.payload.content)
+    assert "good evening" not in str(result.payload.content)
 
 
 @pytest.mark.spec("A-1")

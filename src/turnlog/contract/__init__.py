@@ -207,6 +207,7 @@ from ._secrets import (
     scrub,
 )
 from ._sections import (
+    APPROVAL,
     HINTS,
     LIVE_SCREEN,
     Grain,
@@ -235,6 +236,7 @@ from ._tools import (
 )
 
 __all__ = [
+    "APPROVAL",
     "AgentError",
     "ApprovalDecided",
     "ApprovalDecidedEntry",

@@ -16,6 +16,9 @@ LIVE_SCREEN = "[LiveScreen]"
 HINTS = "[Hints]"
 """Key of the section that shows runtime hints that changed."""
 
+APPROVAL = "[Approval]"
+"""Key of the section that says that a human changed a call before it ran."""
+
 
 class LevelOfDetailSections(Value, frozen=True, kw_only=True):
     """``live`` as it was written; ``summary`` and ``gist`` are what it shrinks to at a fold."""

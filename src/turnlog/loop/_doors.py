@@ -161,7 +161,7 @@ class ContextDoor(Protocol):
     def input_sections(self, message: Message) -> LevelOfDetailSections | None: ...
 
     def result_sections(
-        self, call_id: str, answer: ToolAnswer, *, closes: bool
+        self, call: CallState, answer: ToolAnswer, *, closes: bool
     ) -> LevelOfDetailSections | None: ...
 
 

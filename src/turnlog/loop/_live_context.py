@@ -13,6 +13,7 @@ from turnlog.context import (
     result_sections,
 )
 from turnlog.contract import (
+    APPROVAL,
     LIVE_SCREEN,
     Clock,
     Fold,
@@ -25,7 +26,7 @@ from turnlog.contract import (
 from turnlog.tools import ToolAnswer
 
 from ._recap import BackgroundRecap
-from ._state import RunState
+from ._state import CallState, RunState
 from ._warm import WarmSession
 
 CACHE_LIFETIME = 300.0
@@ -80,14 +81,15 @@ class LiveContext:
         return input_sections(self._warm.projection, message, added=self._added(screen=True))
 
     def result_sections(
-        self, call_id: str, answer: ToolAnswer, *, closes: bool
+        self, call: CallState, answer: ToolAnswer, *, closes: bool
     ) -> LevelOfDetailSections | None:
+        changed = changed_by_human(call)
         return result_sections(
             self._warm.projection,
             answer.content,
             summary=answer.summary,
             gist=answer.gist,
-            added=self._added(screen=closes),
+            added=[*([(APPROVAL, changed)] if changed else ()), *self._added(screen=closes)],
         )
 
     def _added(self, *, screen: bool) -> list[Section]:
@@ -102,3 +104,24 @@ class LiveContext:
 
     def _new_hints(self) -> Section | None:
         return hints_section(self._warm.projection, self._hints)
+
+
+def changed_by_human(call: CallState) -> str | None:
+    """What a model has to know of a result that is not of the arguments it gave: who changed which of them.
+
+    Not what to: a purge of the decision must not leave that behind.
+    """
+    decided, asked = call.decided, call.requested
+    if call.started is None or decided is None or decided.action != "modify" or asked is None:
+        return None
+    before, after = asked.arguments, decided.arguments or {}
+    names = [name for name in {**before, **after} if _in(before, name) != _in(after, name)]
+    if not names:
+        return None
+    return (
+        f"{decided.decided_by} changed {', '.join(names)} before this ran; the result is of the changed call."
+    )
+
+
+def _in(arguments: JsonObject, name: str) -> tuple[bool, object]:
+    return name in arguments, arguments.get(name)

@@ -301,15 +301,15 @@ class RecordedContext(LiveContext):
         self._tape = tape
 
     def result_sections(
-        self, call_id: str, answer: ToolAnswer, *, closes: bool
+        self, call: CallState, answer: ToolAnswer, *, closes: bool
     ) -> LevelOfDetailSections | None:
         entry = None if self._tape.ended else self._tape.peek()
         if isinstance(entry, ToolResultsEntry):
             for outcome in entry.payload.outcomes:
-                if outcome.tool_call_id == call_id and outcome.authored and outcome.sections:
+                if outcome.tool_call_id == call.call.tool_call_id and outcome.authored and outcome.sections:
                     # What a tool's author wrote is a fact like the result itself.
                     return outcome.sections
-        return super().result_sections(call_id, answer, closes=closes)
+        return super().result_sections(call, answer, closes=closes)
 
     def _new_hints(self) -> Section | None:
         """Hints come from outside: what the next entry shows of them is a fact, as long as it is news."""

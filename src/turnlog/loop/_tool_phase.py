@@ -192,7 +192,7 @@ def _stage_result(record: Recorder, doors: Doors, call: CallState, answer: ToolA
     for event in answer.events:
         record.stage(record.session.append_widget_event(event))
     closes = len(record.state.open_calls) == 1
-    sections = doors.context.result_sections(call_id, answer, closes=closes)
+    sections = doors.context.result_sections(call, answer, closes=closes)
     message = Message(
         run_id="",
         role="tool",
