@@ -7,7 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from turnlog.contract import Entry
+from history.history_log import STARTED, answer, call, open_session, results
+from turnlog.contract import Entry, ToolStarted
+from turnlog.history import MemoryStore
 from turnlog.loop import RunState
 from turnlog.testing import read_trace
 
@@ -26,3 +28,18 @@ def test_taking_a_log_at_once_is_stepping_through_it(seed: int) -> None:
         taken.take(log[:count])
         assert taken == stepped, f"after entry {count}, a {entry.kind}"
     assert sum(entry.kind == "run_started" for entry in log) > 20, "a log of many runs"
+
+
+async def test_a_call_that_was_open_before_a_run_is_not_counted_as_the_runs() -> None:
+    session = await open_session(MemoryStore())
+    session.append_model_output(answer("looking", call("c1")))
+    session.start_run("run_1", STARTED)
+    session.start_tool(ToolStarted(tool_call_id="c1", tool_name="look", idempotency_key="k", args_digest="d"))
+    session.append_tool_results(results(("c1", "there")))
+    session.append_model_output(answer("Found."))
+    log = await session.commit()
+    stepped, taken = RunState(), RunState()
+    for entry in log:
+        stepped.step(entry)
+    taken.take(log)
+    assert taken == stepped

@@ -18,7 +18,7 @@ from cli.shell import Shell
 from loop.scenarios import SESSION, Stage, call
 from loop.test_writers import process, wait_for
 from turnlog import Agent, tool
-from turnlog.contract import AgentError, Store
+from turnlog.contract import AgentError, Lease, Store
 from turnlog.history import open_store, verify
 from turnlog.loop import compact_session, purge_entries, record_decision, redact_entries, replay
 from turnlog.loop._lease import SessionLease
@@ -104,6 +104,37 @@ async def test_a_run_in_a_fork_that_shares_the_content_counts_too(url: str, tmp_
         await purge_entries(agent.store, "parent", [private], by="ana")
         for name in ("parent", SESSION):
             assert await verify(agent.store, name) == []
+
+
+@pytest.mark.spec("H-9")
+async def test_a_fork_that_is_made_while_a_purge_waits_counts_too(url: str) -> None:
+    from turnlog.loop import fork_session
+
+    async with Agent(ScriptedModel(["Hello."]), store=url) as agent:
+        store = agent.store
+        await agent.run("Something private.", session=SESSION)
+        private = next(entry.id for entry in await store.load(SESSION) if entry.kind == "model_input")
+        others: list[Lease] = []
+
+        class ForkedMeanwhile:
+            def __getattr__(self, name: str) -> Any:
+                return getattr(store, name)
+
+            async def claim(self, session_id: str, **options: Any) -> Lease:
+                if not others:
+                    await fork_session(store, SESSION, target="fork")
+                    others.append(await store.claim("fork", owner="another/1/1/1/run-1", ttl=600))
+                return await store.claim(session_id, **options)
+
+        late: Any = ForkedMeanwhile()
+        with pytest.raises(AgentError, match="session fork is in use by"):
+            await purge_entries(late, SESSION, [private], by="ana")
+        assert "purge" not in [entry.kind for entry in await store.load("fork")]
+        await store.release(others[0])
+        await purge_entries(late, SESSION, [private], by="ana")
+        for name in (SESSION, "fork"):
+            assert "purge" in [entry.kind for entry in await store.load(name)]
+            assert await verify(store, name) == []
 
 
 @pytest.mark.spec("H-4")

@@ -14,6 +14,7 @@ from turnlog.context import ContextOptions
 from turnlog.contract import AgentError, Entry, Store, encode
 from turnlog.history import (
     export_jsonl,
+    fork,
     import_jsonl,
     open_store,
     render_html,
@@ -221,6 +222,87 @@ async def test_what_was_recalled_and_read_on_goes_with_what_it_was_read_from(
         await store.get_blob(artifact)
     assert await verify(store, SESSION) == []
     await store.close()
+
+
+async def read_on_in_a_fork(store: Store) -> str:
+    """A long result that was read on in before a fork and in the fork. Returns the id of its entry."""
+
+    @tool(timeout=None)
+    async def fetch() -> str:
+        """Fetch a long text."""
+        return "\n".join(f"line {n}: {SECRET} {n * 7}" for n in range(2_000))
+
+    await Agent(ScriptedModel([call("fetch"), "Long."]), store=store, tools=[fetch]).run("?", session=SESSION)
+    fetched = first(await store.load(SESSION), "tool_results")
+    reads = call("read_artifact", artifact=fetched.payload.outcomes[0].artifact)
+    await agent_on(store, reads, "So it is.", widgets=[]).run("Read on.", session=SESSION)
+    await fork_session(store, SESSION, target="fork")
+    await agent_on(store, reads, "Still.", widgets=[]).run("And now?", session="fork")
+    return fetched.id
+
+
+@pytest.mark.spec("H-9", "H-6")
+@pytest.mark.parametrize("purged_in", [SESSION, "fork"])
+async def test_a_purge_takes_what_forks_made_of_a_shared_past(
+    url: str, purged_in: str, tmp_path: Path
+) -> None:
+    store = open_store(url)
+    fetched = await read_on_in_a_fork(store)
+    await purge_entries(store, purged_in, [fetched], by="ana")
+    assert SECRET.encode() not in await bytes_of(store, tmp_path)
+    for name in (SESSION, "fork"):
+        entries = await store.load(name)
+        gone = {entry.id for entry in entries if entry.purged_digest is not None}
+        assert gone == set(first(entries, "purge").payload.entry_ids), "each log names all that is gone"
+        assert await verify(store, name) == []
+    await store.close()
+
+
+@pytest.mark.spec("H-9", "H-6")
+@pytest.mark.parametrize("purged_in", [SESSION, "fork"])
+async def test_a_purge_that_dies_between_forks_is_finished_by_doing_it_again(
+    url: str, purged_in: str, tmp_path: Path
+) -> None:
+    inner = open_store(url)
+    fetched = await read_on_in_a_fork(inner)
+    erased: list[str] = []
+
+    class Dying:
+        def __getattr__(self, name: str) -> Any:
+            return getattr(inner, name)
+
+        async def erase(self, session_id: str, *args: Any) -> None:
+            if erased:
+                raise AgentError("SessionWriteFailed", "the disk is gone")
+            erased.append(session_id)
+            await inner.erase(session_id, *args)
+
+    with pytest.raises(AgentError, match="the disk is gone"):
+        await purge_entries(Dying(), purged_in, [fetched], by="ana")  # pyright: ignore[reportArgumentType]
+    assert await verify(inner, SESSION) != []
+    await purge_entries(inner, purged_in, [fetched], by="ana")
+    assert SECRET.encode() not in await bytes_of(inner, tmp_path)
+    for name in (SESSION, "fork"):
+        assert await verify(inner, name) == []
+    await inner.close()
+
+
+@pytest.mark.spec("H-9", "A-3")
+async def test_a_fork_whose_call_has_no_result_yet_keeps_the_purge_from_all() -> None:
+    from loop.scenarios import Stage
+
+    stage = Stage()
+    agent = stage.agent([call("send", to="bob", text=SECRET), "So be it."])
+    await agent.run("Go.", session=SESSION)
+    await fork(stage.store, SESSION, target="fork", clock=stage.clock, ids=stage.ids)
+    (waiting,) = await agent.pending(SESSION)
+    await agent.decide(SESSION, waiting.tool_call_id, "deny", by="carol")
+    await agent.resume(SESSION)
+    before = [await stage.store.read(name) for name in (SESSION, "fork")]
+    asked = first(await stage.store.load(SESSION), "model_output")
+    with pytest.raises(AgentError, match=r"in session 'fork' have no result yet"):
+        await purge_entries(stage.store, SESSION, [asked.id], by="ana")
+    assert [await stage.store.read(name) for name in (SESSION, "fork")] == before
 
 
 @pytest.mark.spec("H-9", "A-3")

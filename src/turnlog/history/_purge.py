@@ -31,11 +31,13 @@ _TRIES = 10
 
 @dataclass(frozen=True)
 class _Part:
-    """What a purge does to one session's own entries: bodies by seq, and what its log says of it."""
+    """What a purge does to one session's own entries: bodies by seq, and what its log says of it. ``depth``:
+    of how many sessions' entries its log is made."""
 
     bodies: dict[int, bytes]
     entry_ids: list[str]
     trimmed: dict[str, str]
+    depth: int
 
 
 async def purge(
@@ -63,14 +65,19 @@ async def purge(
     yet: it would run on with nothing.
     """
     named = await _known(store, session_id, entry_ids)
-    logged: Entry | None = None
+    parts: dict[str, _Part] = {}
     for member in await purge_scope(store, session_id, entry_ids):
         own = await store.load(member)
         _check_settled(member, own, named)
-        part = await _plan(store, member, own, named, derived)
+        parts[member] = await _plan(store, member, own, named, derived)
+    # All are planned before anything is erased, and a fork goes before what it was forked from: what is gone
+    # from a shared past no longer tells what was made of it.
+    logged: Entry | None = None
+    for member, part in parts.items():
         # Also where all of it lies in an ancestor's log: whoever has it in memory must learn of it.
         made = await _log(store, member, part, by, reason, clock, ids, (leases or {}).get(member))
         logged = made if member == session_id else logged
+    for member, part in sorted(parts.items(), key=lambda item: -item[1].depth):
         if part.bodies:
             await store.erase(member, part.bodies)
     if logged is None:
@@ -128,7 +135,8 @@ async def _plan(store: Store, member: str, entries: Sequence[Entry], named: set[
     shared = {entry.id for entry in entries} & named
     whole = shared | copies_of(entries, shared).whole if derived else shared
     bodies = {row.seq: row.body for row in await store.read(member)}
-    part = _Part({}, [entry.id for entry in entries if entry.id in whole], {})
+    depth = len({entry.session_id for entry in entries})
+    part = _Part({}, [entry.id for entry in entries if entry.id in whole], {}, depth)
     for entry in entries:
         if entry.id in whole and entry.session_id == member:
             part.bodies[entry.seq] = blank_body(bodies[entry.seq], entry)

@@ -32,25 +32,26 @@ async def purge_entries(
     While a run is going in a session that has one of them it is refused as ``SessionBusy``, or waits for the
     run with ``on_busy="wait"``: what a run has in memory, it would write again.
     """
-    scope = await purge_scope(store, session_id, entry_ids)
-    async with AsyncExitStack() as held:
-        leases: dict[str, Lease] = {}
-        for member in sorted(
-            scope
-        ):  # in one order everywhere, so that two who wait do not wait for each other
-            lease = await held.enter_async_context(_hold(store, member, "purge", on_busy))
-            assert lease.lease is not None
-            leases[member] = lease.lease
-        return await purge(
-            store,
-            session_id,
-            entry_ids,
-            by=by,
-            reason=reason,
-            clock=clock or SystemClock(),
-            ids=ids or SystemIds(),
-            leases=leases,
-        )
+    while True:
+        async with AsyncExitStack() as held:
+            leases: dict[str, Lease] = {}
+            # In one order everywhere, so that two who wait do not wait for each other.
+            for member in sorted(await purge_scope(store, session_id, entry_ids)):
+                lease = await held.enter_async_context(_hold(store, member, "purge", on_busy))
+                assert lease.lease is not None
+                leases[member] = lease.lease
+            if not leases.keys() >= set(await purge_scope(store, session_id, entry_ids)):
+                continue  # a fork was made while others were waited for, and may have a run of its own
+            return await purge(
+                store,
+                session_id,
+                entry_ids,
+                by=by,
+                reason=reason,
+                clock=clock or SystemClock(),
+                ids=ids or SystemIds(),
+                leases=leases,
+            )
 
 
 async def redact_entries(

@@ -242,7 +242,8 @@ class RunState:
             self._count(usage_of(entry))
 
     def _count_start(self, entry: ToolStartedEntry) -> None:
-        self.calls_started += entry.payload.attempt == 1
+        # Before this run's first calls it can only be one that was open when the run began.
+        self.calls_started += self.tool_rounds > 0 and entry.payload.attempt == 1
 
     def _call_failed(self, entry: ModelCallFailedEntry) -> None:
         failed = entry.payload
