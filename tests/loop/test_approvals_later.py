@@ -137,6 +137,25 @@ async def test_arguments_that_do_not_fit_are_refused_and_the_call_goes_on_waitin
     assert stage.effects == ["send ann: good evening"]
 
 
+@pytest.mark.spec("A-2")
+@pytest.mark.parametrize("action", ["approve", "modify", "deny", "abort"])
+async def test_a_new_run_does_not_pass_over_what_was_approved(action: str) -> None:
+    stage = Stage()
+    answers = [Turn(tool_calls=[call("send", to="bob", text="hello")]), "Told.", "Yes?"]
+    agent = stage.agent(answers)
+    await agent.run("Greet Bob.", session=SESSION)
+    (waiting,) = await agent.pending(SESSION)
+    arguments = {"to": "bob", "text": "good evening"} if action == "modify" else None
+    await agent.decide(SESSION, waiting.tool_call_id, action, by="carol", arguments=arguments)
+    if action in ("approve", "modify"):
+        with pytest.raises(AgentError, match="resume it first") as refused:
+            await agent.run("And now?", session=SESSION)
+        assert refused.value.code == "SessionBusy" and waiting.tool_call_id in refused.value.message
+        assert (await agent.resume(SESSION)).text == "Told."
+        assert len(stage.effects) == 1
+    assert (await agent.run("And now?", session=SESSION)).status == "completed"
+
+
 @pytest.mark.spec("A-3", "A-4")
 async def test_the_model_is_told_that_its_call_was_changed_and_not_what_to() -> None:
     stage = Stage()

@@ -9,7 +9,7 @@ import pytest
 from loop.scenarios import TRACES, Stage
 from review.log_prefixes import agent_on, batch_ends, stop_after, trace_of
 from turnlog import Agent
-from turnlog.contract import Entry
+from turnlog.contract import AgentError, Entry
 from turnlog.history import verify
 from turnlog.loop import RunState, replay
 
@@ -54,6 +54,10 @@ async def test_a_new_run_starts_where_another_was_left(trace: str) -> None:
         if state_of(before).status == "awaiting_human":  # refused until somebody has decided
             for call in state_of(before).awaiting:
                 await agent.decide(session, call.call.tool_call_id, "deny", by="carol")
+        elif any(call.is_due for call in state_of(before).open_calls):  # what was allowed comes first
+            with pytest.raises(AgentError, match="resume it first"):
+                await agent.run("And now?", session=session)
+            continue
         result = await agent.run("And now?", session=session)
         assert result.status == "completed", result.last_error
         assert stage.effects == []

@@ -45,6 +45,7 @@ from ._open_sessions import OpenRun, OpenSessions
 from ._recap import BackgroundRecap
 from ._runner import Runner
 from ._shared import SessionShare
+from ._state import RunState
 from ._warm import WarmSession
 
 
@@ -108,13 +109,7 @@ class AgentLoop:
                 await self.sessions.open(opened, create=False)  # a claim would make it
             await self.sessions.hold(opened)
             warm = await self.sessions.open(opened, create=run.auto_create_session, named=run)
-            if warm.state.status == "awaiting_human":
-                raise AgentError(
-                    "SessionBusy",
-                    f"session {run.session_id} waits for a decision on "
-                    f"{', '.join(call.call.tool_call_id for call in warm.state.awaiting)}; "
-                    "decide it and resume, or abort it",
-                )
+            _check_humans(warm.state, run.session_id)
             if instructions is not None and warm.state.system_prompt != instructions:
                 warm.step(warm.session.set_system_instruction(instructions))
             async with aclosing(self._drive(opened, warm, run, after)) as events:
@@ -330,6 +325,24 @@ class AgentLoop:
         raise AgentError(
             "SessionNotFound", f"no run is going in session {session_id} here; start one with Agent.run"
         )
+
+
+def _check_humans(state: RunState, session_id: str) -> None:
+    """A new run ends one that was left open, but never what a human was asked or has decided."""
+    if state.status == "awaiting_human":
+        waiting, words = state.awaiting, ("waits for a decision on", "decide it and resume, or abort it")
+    elif state.is_open and (due := [call for call in state.open_calls if call.is_due]):
+        waiting, words = (
+            due,
+            (
+                "has yet to run what was approved,",
+                f"resume it first (Agent.resume, or turnlog chat --session {session_id})",
+            ),
+        )
+    else:
+        return
+    names = ", ".join(call.call.tool_call_id for call in waiting)
+    raise AgentError("SessionBusy", f"session {session_id} {words[0]} {names}; {words[1]}")
 
 
 async def drain(events: AsyncGenerator[RunEvent, None]) -> RunResult:

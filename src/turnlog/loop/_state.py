@@ -79,6 +79,12 @@ class CallState:
         return self.started is not None and not self.answered and not settled
 
     @property
+    def is_due(self) -> bool:
+        """A human let it run, and since then it has not."""
+        allowed = self.decided is not None and self.decided.action in ("approve", "modify")
+        return allowed and not self.answered and (self.started is None or self.asked_again)
+
+    @property
     def awaits_human(self) -> bool:
         return self.requested is not None and self.decided is None and not self.answered
 
