@@ -76,7 +76,7 @@ class SqliteStore(StoreBase):
 
     async def erase(self, session_id: str, bodies: Mapping[int, bytes]) -> None:
         await self._write(partial(self._writer.erase, session_id, dict(bodies)))
-        await self._reading.stop(self._reader.close)  # a reader of old pages would keep them in the log
+        await self._reading.do(self._reader.close)  # a reader of old pages would keep them in the log
         await self._writing.do(self._writer.wipe)
 
     async def put_blob(self, data: bytes) -> str:

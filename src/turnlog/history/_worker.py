@@ -76,6 +76,7 @@ class Worker:
         self._run_group = run_group
         self._inbox: _Inbox | None = None
         self._thread: threading.Thread | None = None
+        self._leaving: threading.Thread | None = None
         self._outboxes: dict[asyncio.AbstractEventLoop, _Outbox] = {}
         self._lock = threading.Lock()
         _workers.add(self)
@@ -90,17 +91,17 @@ class Worker:
         job.outbox = self._outboxes.get(loop) or self._add_outbox(loop)
         future = job.future = loop.create_future()
         inbox = self._inbox
-        if inbox is None or not inbox.put(job):
-            self._start().put(job)
+        while inbox is None or not inbox.put(job):
+            inbox = self._start()
         return future
 
     def _start(self) -> _Inbox:
         with self._lock:
             if self._inbox is None or self._inbox.closed:
                 inbox = _Inbox()
-                thread = threading.Thread(
-                    target=_serve, args=(inbox, self._run_group), name=self._name, daemon=True
-                )
+                args = (inbox, self._run_group, self._leaving)
+                thread = threading.Thread(target=_serve, args=args, name=self._name, daemon=True)
+                self._leaving = None
                 weakref.finalize(self, inbox.close)
                 thread.start()
                 self._inbox, self._thread = inbox, thread
@@ -118,6 +119,7 @@ class Worker:
         with self._lock:
             inbox, thread = self._inbox, self._thread
             self._inbox = self._thread = None
+            self._leaving = thread or self._leaving
         loop = asyncio.get_running_loop()
         if inbox is not None and thread is not None:
             job = Job(last)
@@ -134,7 +136,7 @@ class Worker:
 
     def forget(self) -> None:
         """In a forked child: the thread stayed with the parent."""
-        self._inbox = self._thread = None
+        self._inbox = self._thread = self._leaving = None
         self._outboxes.clear()
         self._lock = threading.Lock()
 
@@ -240,6 +242,9 @@ class _Outbox:
         with self._guard:  # a descriptor that was closed may by now be someone else's
             if not self._closed:
                 os.write(self._write, _ONE)
+                return
+        with suppress(RuntimeError):  # a job that was handed in while the worker was being stopped
+            self._loop.call_soon_threadsafe(self._deliver)
 
     def close(self) -> None:
         with self._guard:
@@ -264,7 +269,10 @@ class _Outbox:
                 job.deliver()
 
 
-def _serve(inbox: _Inbox, run_group: RunGroup) -> None:
+def _serve(inbox: _Inbox, run_group: RunGroup, leaving: threading.Thread | None) -> None:
+    if leaving is not None:  # it has its last jobs to do, and they come first
+        leaving.join()
+        del leaving
     while jobs := inbox.take():
         if len(jobs) == 1:  # the usual case, and every step between two sleeps counts
             _serve_one(jobs)
