@@ -377,3 +377,18 @@ async def test_loading_costs_one_query_and_gives_what_memory_gives(tmp_path: Pat
         await memory.append("s1", await store.read("s1"), expected_tail=0)
         assert await store.load("s1") == await memory.load("s1")
         assert await store.load("s1", after=40) == (await memory.load("s1"))[40:]
+
+
+async def test_a_file_that_was_changed_while_the_store_was_closed_is_read_as_it_is_now(
+    tmp_path: Path,
+) -> None:
+    for name, sessions in (("log.db", ("s1", "s2")), ("other.db", ("s2", "s1"))):
+        async with SqliteStore(tmp_path / name) as store:
+            for session_id in sessions:
+                await store.append(session_id, notes(session_id, f"{session_id} of {name}"), expected_tail=0)
+    store = SqliteStore(tmp_path / "log.db")
+    assert b"s1 of log.db" in (await store.read("s1"))[-1].body
+    await store.close()
+    (tmp_path / "other.db").replace(tmp_path / "log.db")
+    assert b"s1 of other.db" in (await store.read("s1"))[-1].body
+    await store.close()

@@ -24,6 +24,7 @@ from turnlog.loop import compact_session, purge_entries, record_decision, redact
 from turnlog.loop._lease import SessionLease
 from turnlog.system import SystemClock
 from turnlog.testing import ScriptedModel, Turn
+from turnlog.widgets import MemoryNotebookWidget
 
 Work = Callable[[Store, str], Coroutine[Any, Any, Any]]
 
@@ -135,6 +136,31 @@ async def test_a_fork_that_is_made_while_a_purge_waits_counts_too(url: str) -> N
         for name in (SESSION, "fork"):
             assert "purge" in [entry.kind for entry in await store.load(name)]
             assert await verify(store, name) == []
+
+
+@pytest.mark.spec("H-4")
+async def test_what_was_told_to_a_run_that_never_got_in_does_not_disturb_who_has_the_session(
+    url: str,
+) -> None:
+    notes = MemoryNotebookWidget()
+    model = ScriptedModel(["Hello.", "Hello again."])
+    async with Agent(model, store=url, widgets=[notes], on_busy="wait") as agent:
+        await agent.run("Hi.", session=SESSION)
+        before = await agent.store.read(SESSION)
+        theirs = await agent.store.claim(SESSION, owner="another/1/1/1/run-1", ttl=600)
+        in_line = asyncio.ensure_future(agent.run("And?", session=SESSION))
+        await asyncio.sleep(0)  # it has begun
+        waiting = agent.loop.sessions.runs[SESSION]
+        assert await agent.append_widget_event(SESSION, notes.write("gate", "is open")) is None
+        await agent.abort(waiting.run_id)
+        with pytest.raises(AgentError, match="RunAborted"):
+            await in_line
+        assert await agent.store.read(SESSION) == before
+        await agent.store.release(theirs)
+        await agent.run("And now?", session=SESSION)
+        kinds = [entry.kind for entry in await agent.store.load(SESSION)]
+        assert kinds.count("widget_event") == 1
+        assert await verify(agent.store, SESSION) == []
 
 
 @pytest.mark.spec("H-4")

@@ -69,6 +69,7 @@ class Reader:
         if self._file != file_id(self._path):
             self.forget()
         connection, self._connection = self._connection, None
+        self._lineages = {}  # another file may be there when it is opened again
         if connection is not None:
             connection.close()
 

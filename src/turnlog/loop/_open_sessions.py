@@ -67,6 +67,7 @@ class OpenSessions:
         self.warm: OrderedDict[str, WarmSession] = OrderedDict()
         self.runs: dict[str, OpenRun] = {}  # by session: forks share run ids with what they come from
         self.unheard: dict[str, list[Message]] = {}
+        self.untold: dict[str, list[Fact]] = {}
 
     async def enter(self, session_id: str, run_id: str) -> OpenRun:
         """One run at a time here, in the order they came; ``hold`` then sees to all other processes."""
@@ -85,6 +86,7 @@ class OpenSessions:
             await other.over.wait()
         opened = self.runs[session_id] = OpenRun(run_id, session_id)
         opened.steering.waiting = self.unheard.pop(session_id, [])
+        opened.steering.facts = self.untold.pop(session_id, [])
         return opened
 
     def find(self, run_id: str) -> OpenRun | None:
@@ -92,20 +94,23 @@ class OpenSessions:
 
     async def hold(self, opened: OpenRun, on_busy: OnBusy = "refuse") -> None:
         """Become the session's writer. What is read from here on, nobody else changes."""
-        held = SessionLease(
-            self._store,
-            opened.session_id,
-            clock=self.lease_clock,
-            ttl=self._lease_ttl,
-            on_busy="wait" if self._on_busy == "wait" else on_busy,
-            on_lost=opened.scope.request,
-        )
+        held = self._lease_of(opened, "wait" if self._on_busy == "wait" else on_busy)
         try:
             with opened.scope:  # who waits in line can be aborted
                 await held.__aenter__()
         except RunInterrupted as stop:
             raise stop.error from None
         opened.held = held
+
+    def _lease_of(self, opened: OpenRun, on_busy: OnBusy) -> SessionLease:
+        return SessionLease(
+            self._store,
+            opened.session_id,
+            clock=self.lease_clock,
+            ttl=self._lease_ttl,
+            on_busy=on_busy,
+            on_lost=opened.scope.request,
+        )
 
     async def open(self, opened: OpenRun, *, create: bool, named: RunInput | None = None) -> WarmSession:
         """The session in step with its log; ``named`` gives a new one its title and metadata."""
@@ -151,13 +156,20 @@ class OpenSessions:
         if warm is not None and (warm.broken or warm.session.staged):
             del self.warm[opened.session_id]  # it has seen what is not in the log
         try:
-            while facts := opened.steering.take_facts():
-                await self.append_facts(await self.open(opened, create=False), facts)
+            while opened.steering.facts:
+                warm = await self.open(opened, create=False)
+                if opened.held is None:  # it never became the session's writer, and another may be it
+                    opened.held = await self._lease_of(opened, "refuse").__aenter__()
+                    continue
+                await self.append_facts(warm, opened.steering.take_facts())
         except AgentError as error:
-            _log.warning("%s: what came as a run ended was lost: %s", opened.session_id, error.message)
+            words = "waits for the next" if opened.steering.facts else "was lost"
+            _log.warning("%s: what came as a run ended %s: %s", opened.session_id, words, error.message)
         finally:
             if opened.steering.waiting:  # said to a run that was let go: for whoever goes on with it
                 self.unheard[opened.session_id] = opened.steering.waiting
+            if opened.steering.facts:
+                self.untold[opened.session_id] = opened.steering.facts
             if (warm := self.warm.get(opened.session_id)) is not None:
                 warm.session.lease = None
             try:
