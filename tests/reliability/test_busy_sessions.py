@@ -163,6 +163,32 @@ async def test_what_was_told_to_a_run_that_never_got_in_does_not_disturb_who_has
         assert await verify(agent.store, SESSION) == []
 
 
+@pytest.mark.spec("A-3")
+@pytest.mark.parametrize("second", ["approve", None])
+async def test_a_desk_may_decide_on_one_call_while_a_handler_is_asked_about_the_next(
+    second: str | None,
+) -> None:
+    stage = Stage()
+    asked: list[str] = []
+
+    async def handler(request: Any) -> str | None:
+        asked.append(request.tool_call_id)
+        if len(asked) == 1:
+            return "approve"
+        await agent.decide(SESSION, asked[0], "deny", by="carol")
+        return second
+
+    turns = [Turn(tool_calls=[call("send", to=to, text="hi") for to in ("bob", "eve")]), "So be it."]
+    agent = stage.agent(turns, on_approval=handler)
+    result = await agent.run("Go.", session=SESSION)
+    assert result.status == ("completed" if second else "awaiting_human"), result.last_error
+    decided = [entry.payload for entry in await stage.store.load(SESSION) if entry.kind == "approval_decided"]
+    assert (decided[0].tool_call_id, decided[0].decided_by) == (asked[0], "carol")
+    assert len(stage.effects) == (1 if second else 0), "what carol denied was not sent"
+    assert (await replay(stage.store, SESSION)).identical
+    assert await verify(stage.store, SESSION) == []
+
+
 @pytest.mark.spec("H-4")
 def test_the_command_line_says_who_has_it_and_what_to_do(tmp_path: Path) -> None:
     shell = Shell(tmp_path)

@@ -175,11 +175,11 @@ class LiveHuman:
             if not call.awaits_human:
                 continue  # decided elsewhere, before or while it was asked
             if given is None:
-                return decisions or None
+                return _still_asked(calls, decisions) or None
             decided = given if isinstance(given, ApprovalDecided) else _decision(call.requested, given)
             check_decision(call.requested, decided, now=self._clock.now())
             decisions.append(decided)
-        return decisions
+        return _still_asked(calls, decisions)
 
     async def _ask(
         self, handler: ApprovalHandler, request: ApprovalRequested
@@ -220,6 +220,12 @@ async def _asked(handler: ApprovalHandler, request: ApprovalRequested) -> Approv
             f"the approval handler {name!r} raised {type(error).__name__}: {error}",
             cause=error,
         ) from error
+
+
+def _still_asked(calls: Sequence[CallState], decisions: list[ApprovalDecided]) -> list[ApprovalDecided]:
+    """Without those on calls that were decided elsewhere meanwhile: what the log says counts."""
+    open_ids = {call.call.tool_call_id for call in calls if call.awaits_human}
+    return [decided for decided in decisions if decided.tool_call_id in open_ids]
 
 
 def expired(requested: ApprovalRequested | None) -> ApprovalDecided:
