@@ -336,3 +336,39 @@ async def test_a_recap_saw_all_that_came_before_it() -> None:
     await purge_entries(stage.store, SESSION, [said.id], by="ana")
     assert SECRET.encode() not in b"".join(row.body for row in await stage.store.read(SESSION))
     assert await verify(stage.store, SESSION) == []
+
+
+@pytest.mark.spec("H-9")
+@pytest.mark.parametrize("before", [purge_entries, redact_entries])
+async def test_a_fold_over_something_that_went_before_does_not_keep_what_goes_now(before: Any) -> None:
+    """Views hide the fold for what it folded; its screen shows something else, and is cut out of it."""
+    store = open_store("memory:")
+    await agent_on(store, "Hello.").run("An older secret.", session=SESSION)
+    older = first(await store.load(SESSION), "model_input")
+    await before(store, SESSION, [older.id], by="ana")
+    writes = [call("notebook_write", name="roof", text="red"), call("notebook_write", name="g", text=SECRET)]
+    await agent_on(store, *writes, "Done.").run("Go.", session=SESSION)
+    await compact_session(store, SESSION)
+    entries = await store.load(SESSION)
+    fold = first(entries, "fold").payload
+    assert SECRET in fold.screen and not any(SECRET in segment.text for segment in fold.segments)
+    noted = [entry for entry in entries if entry.kind == "widget_event"][-1]
+    await purge_entries(store, SESSION, [noted.id], by="ana")
+    assert SECRET.encode() not in b"".join(row.body for row in await store.read(SESSION))
+    assert await verify(store, SESSION) == []
+
+
+@pytest.mark.spec("H-9", "W-4")
+async def test_a_fork_from_before_a_purge_shows_its_screens() -> None:
+    store = open_store("memory:")
+    writes = [call("notebook_write", name="roof", text="red"), call("notebook_write", name="g", text=SECRET)]
+    await agent_on(store, *writes, "Done.").run("Go.", session=SESSION)
+    entries = await store.load(SESSION)
+    noted = [entry for entry in entries if entry.kind == "widget_event"][-1]
+    await purge_entries(store, SESSION, [noted.id], by="ana")
+    await fork_session(store, SESSION, at=entries[-1].seq, target="fork")
+    model = ScriptedModel([call("notebook_write", name="door", text="blue"), "Fine."])
+    await Agent(model, store=store, widgets=[MemoryNotebookWidget()]).run("And the door?", session="fork")
+    assert "**roof**: red" in encode(list(model.requests[0].messages)).decode()
+    assert "**door**: blue" in encode(list(model.requests[1].messages)).decode()
+    assert await verify(store, "fork") == []

@@ -188,6 +188,8 @@ class Projection:
                 unit.redact_calls(calls)
 
     def _add_branch(self, entry: BranchSummaryEntry) -> None:
+        # A purge that this log does not tell of was before the branch: no screen of the branch can show it.
+        self._gone.clear()
         self.numbers[entry.id] = entry.seq
         if entry.payload.summary:
             text = REDACTED if self._is_hidden(entry) else entry.payload.summary

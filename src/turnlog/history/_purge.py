@@ -140,7 +140,7 @@ async def _plan(store: Store, member: str, entries: Sequence[Entry], named: set[
     for entry in entries:
         if entry.id in whole and entry.session_id == member:
             part.bodies[entry.seq] = blank_body(bodies[entry.seq], entry)
-    for entry, left in trims_after(entries, whole) if derived else ():
+    for entry, left in trims_after(entries, whole, erased=True) if derived else ():
         if entry.session_id == member:
             part.bodies[entry.seq] = trimmed = trim_body(bodies[entry.seq], left)
             part.trimmed[entry.id] = content_digest(read_envelope(trimmed))

@@ -121,13 +121,18 @@ def visible_entries(entries: Sequence[Entry]) -> list[Entry]:
     ]
 
 
-def trims_after(entries: Sequence[Entry], entry_ids: Iterable[str]) -> Iterator[tuple[Entry, EntryPayload]]:
+def trims_after(
+    entries: Sequence[Entry], entry_ids: Iterable[str], *, erased: bool = False
+) -> Iterator[tuple[Entry, EntryPayload]]:
     """Entries of which a part stays once these are gone as well as those that are gone already: each with
-    what stays of it."""
-    named = named_ids(entries) | set(entry_ids)
+    what stays of it. Where they are ``erased``, what was only hidden before still has its content, and a fold
+    over something older that is gone has its screen."""
+    more = set(entry_ids)
+    named = named_ids(entries) | more
     copies = copies_of(entries, named)
+    whole = more if erased else named | copies.whole
     for entry in entries:
-        if entry.id in named or entry.id in copies.whole:
+        if entry.id in whole or entry.purged_digest is not None:
             continue
         left = trim(entry, copies.calls, screen=entry.seq > copies.first)
         if left != entry.payload:

@@ -11,6 +11,7 @@ from typing import Any, TypeAlias, cast
 from turnlog.contract import (
     LIVE_SCREEN,
     AgentError,
+    BranchSummaryEntry,
     Entry,
     FoldEntry,
     LevelOfDetailSections,
@@ -84,6 +85,8 @@ class WidgetHost:
             self._shown = {
                 key: text for key, text in self._render().items() if _whole(key[1], text) in screen
             }
+        elif isinstance(entry, BranchSummaryEntry) and any(map(_is_cut, self._taken)):
+            self._shown = {}  # what was shown before a purge is hidden with it, and is shown anew
         elif _has_screen(entry):
             self._shown = self._render()
         self._taken.append(entry)
@@ -196,6 +199,10 @@ def _hidden_by(entries: Sequence[Entry], named: Sequence[str]) -> set[str]:
         if isinstance(entry, WidgetEventEntry) and entry.payload.tool_call_id in calls
     }
     return hidden | made
+
+
+def _is_cut(entry: Entry) -> bool:
+    return entry.purged_digest is not None or entry.trimmed_digest is not None
 
 
 def _has_screen(entry: Entry) -> bool:
