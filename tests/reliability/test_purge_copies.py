@@ -372,3 +372,19 @@ async def test_a_fork_from_before_a_purge_shows_its_screens() -> None:
     assert "**roof**: red" in encode(list(model.requests[0].messages)).decode()
     assert "**door**: blue" in encode(list(model.requests[1].messages)).decode()
     assert await verify(store, "fork") == []
+
+
+@pytest.mark.spec("H-9")
+async def test_a_purge_leaves_the_arguments_that_were_only_hidden() -> None:
+    store = open_store("memory:")
+    await agent_on(store, call("notebook_write", name="g", text=SECRET), "Done.").run("Go.", session=SESSION)
+    entries = await store.load(SESSION)
+    asked = first(entries, "model_output")
+    await redact_entries(store, SESSION, [first(entries, "widget_event").id], by="ana")
+    await purge_entries(store, SESSION, [first(entries, "model_input").id], by="ana")
+    assert (await store.load(SESSION))[asked.seq - 1].payload == asked.payload
+    assert (await replay(store, SESSION)).identical
+    exported = open_store("memory:")
+    await import_jsonl(exported, await export_jsonl(store, SESSION))
+    for each in (store, exported):
+        assert await verify(each, SESSION) == []

@@ -131,9 +131,13 @@ def trims_after(
     named = named_ids(entries) | more
     copies = copies_of(entries, named)
     whole = more if erased else named | copies.whole
+    purged = named_ids([entry for entry in entries if isinstance(entry, PurgeEntry)]) | more
+    calls = copies_of(entries, purged).calls if erased else copies.calls
     for entry in entries:
         if entry.id in whole or entry.purged_digest is not None:
             continue
+        if isinstance(entry, ModelOutputEntry) and trim(entry, calls, screen=False) == entry.payload:
+            continue  # arguments that were only hidden stay in the store
         left = trim(entry, copies.calls, screen=entry.seq > copies.first)
         if left != entry.payload:
             yield entry, left
