@@ -388,3 +388,19 @@ async def test_a_purge_leaves_the_arguments_that_were_only_hidden() -> None:
     await import_jsonl(exported, await export_jsonl(store, SESSION))
     for each in (store, exported):
         assert await verify(each, SESSION) == []
+
+
+@pytest.mark.spec("H-9")
+async def test_a_result_that_recalls_the_call_of_a_purged_note_goes_with_it() -> None:
+    store = open_store("memory:")
+    writes = call("notebook_write", name="g", text=SECRET)
+    await agent_on(store, writes, call("stock", hall=1), "Done.").run("Go.", session=SESSION)
+    entries = await store.load(SESSION)
+    wrote, noted = first(entries, "model_output"), first(entries, "widget_event")
+    assert await compact_session(store, SESSION)
+    await agent_on(store, call("recall", entry=f"#{wrote.seq}"), "So it was.").run("?", session=SESSION)
+    results = [entry for entry in await store.load(SESSION) if entry.kind == "tool_results"]
+    assert SECRET in str(results[-1].payload.message)
+    await purge_entries(store, SESSION, [noted.id], by="ana")
+    assert SECRET.encode() not in b"".join(row.body for row in await store.read(SESSION))
+    assert await verify(store, SESSION) == []

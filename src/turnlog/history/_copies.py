@@ -97,7 +97,13 @@ class _Log:
         return found - own
 
     def repeating(self, gone: set[str], calls: set[str]) -> set[str]:
-        seqs = sorted(self.place[id] for id in gone)
+        cut = {
+            entry.id
+            for entry in self.outputs
+            if any(part.payload.tool_call_id in calls for part in entry.payload.message.tool_calls)
+        }
+        shown = gone | cut  # a fold over a call, or a result that recalls it, has its arguments
+        seqs = sorted(self.place[id] for id in shown)
         calls = calls | {
             part.payload.tool_call_id
             for entry in self.outputs
@@ -110,11 +116,11 @@ class _Log:
             if any(part.payload.tool_call_id in calls for part in entry.payload.message.tool_calls)
             or entry.id in gone
         }
-        answers = self._brought_back(gone, seqs)
+        answers = self._brought_back(shown, seqs)
         return {
             entry.id
             for entry in self.entries
-            if entry.id not in gone and self._repeats(entry, gone, seqs, calls, streams, answers)
+            if entry.id not in gone and self._repeats(entry, shown, seqs, calls, streams, answers)
         }
 
     def _repeats(
