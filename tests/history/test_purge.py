@@ -256,3 +256,31 @@ async def test_pairing_survives_a_redaction_in_the_middle() -> None:
     shown: Any = visible_entries(session.entries)[2].payload
     assert [part.payload.tool_call_id for part in shown.message.tool_calls] == ["c1", "c2"]
     assert [part.payload.arguments for part in shown.message.tool_calls] == [{}, {}]
+
+
+@pytest.mark.spec("H-9")
+async def test_a_purge_that_could_not_erase_a_picture_is_finished_by_doing_it_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store = open_store(f"jsonl:{tmp_path}/log")
+    session = await open_session(store)
+    picture = base64.b64encode(CANARY.encode()).decode()
+    shown = ImagePart(payload=Image(mime_type="image/png", data=picture))
+    entry = session.append_model_input(user_message([text_part(CANARY), shown]))
+    await session.commit()
+    unlink = Path.unlink
+
+    def refuse(path: Path, missing_ok: bool = False) -> None:
+        if path.parent.name == "blobs":
+            raise PermissionError(13, "not now")
+        unlink(path, missing_ok=missing_ok)
+
+    with monkeypatch.context() as patched:
+        patched.setattr(Path, "unlink", refuse)
+        with pytest.raises(AgentError):
+            await purge(store, session.session_id, [entry.id], by="ana", clock=CLOCK, ids=IDS)
+    assert CANARY.encode() in _all_bytes(tmp_path)
+    await purge(store, session.session_id, [entry.id], by="ana", clock=CLOCK, ids=IDS)
+    assert CANARY.encode() not in _all_bytes(tmp_path)
+    assert await verify(store, session.session_id) == []
+    await store.close()

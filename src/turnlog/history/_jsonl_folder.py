@@ -6,7 +6,7 @@ import errno
 import os
 import re
 from collections.abc import Callable, Generator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import ExitStack, contextmanager, suppress
 from functools import wraps
 from pathlib import Path
 from typing import Any, TypeVar
@@ -145,16 +145,30 @@ class Folder:
         by_owner: dict[str, dict[int, bytes]] = {}
         for seq, body in bodies.items():
             by_owner.setdefault(self._owner(session_id, seq), {})[seq] = body
-        names: set[str] = set()
-        for owner, changed in by_owner.items():
-            with self._locked(owner):
-                names |= self._rewrite(self._look(owner), changed)
-        for name in names:
-            if not any(name in blobs_in(path.read_bytes()) for path in self._folder.glob("*.jsonl")):
-                (self._folder / "blobs" / name).unlink(missing_ok=True)
+        with ExitStack() as locks:
+            for owner in sorted(by_owner):  # in one order, so that no two wait for each other
+                locks.enter_context(self._locked(owner))
+            self._erase([(self._look(owner), changed) for owner, changed in by_owner.items()])
 
-    def _rewrite(self, log: LogFile, changed: Mapping[int, bytes]) -> set[str]:
-        """Write the file anew beside the old one and put it in its place; returns blobs of what went."""
+    def _erase(self, logs: Sequence[tuple[LogFile, Mapping[int, bytes]]]) -> None:
+        """The logs that name the blobs go last: who is stopped half way and does it again finds them."""
+        names: set[str] = set()
+        fresh: dict[Path, Path] = {}
+        for log, changed in logs:
+            path, gone = self._write_anew(log, changed)
+            fresh[Path(log.path)] = path
+            names |= gone
+        kept = [fresh.get(path, path) for path in self._folder.glob("*.jsonl")]
+        for name in names:
+            if not any(name in blobs_in(path.read_bytes()) for path in kept):
+                (self._folder / "blobs" / name).unlink(missing_ok=True)
+        for log, _ in logs:
+            os.replace(fresh[Path(log.path)], log.path)
+            self._logs.pop(log.session_id, None)
+        sync_folder(self._folder)
+
+    def _write_anew(self, log: LogFile, changed: Mapping[int, bytes]) -> tuple[Path, set[str]]:
+        """The log with other bodies, in a file beside it; and the blobs of those that went."""
         names: set[str] = set()
         bodies = self._own_bodies(log, 0, len(log.spans))
         for seq, body in changed.items():
@@ -173,10 +187,7 @@ class Folder:
             os.fsync(descriptor)
         finally:
             os.close(descriptor)
-        os.replace(fresh, log.path)
-        sync_folder(self._folder)
-        self._logs.pop(log.session_id, None)
-        return names
+        return Path(fresh), names
 
     # Blobs
 
