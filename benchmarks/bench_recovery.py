@@ -6,10 +6,10 @@ file gets half a batch behind its last complete one as well, as a crash in the m
 
 Every round takes fresh copies of what the crash left. Reading is CPU from a new store to the entries that
 ``load`` gives. Recovery is CPU from a new store and agent to the moment in which the tool that was cut off
-runs again: log read, state rebuilt, the dead process's lease taken over, the new attempt written durably. A
-context is made for the next model call, and counted in ``bench_start``. What the tool and the model then do
-is not counted, and the lease has run out before. Garbage is collected before each, so that none pays for what
-another left.
+runs again (log read, state rebuilt, the dead process's lease taken over, the new attempt written durably),
+and on to the next model's answer, for which the context is made: that is put off until it is needed, so the
+first figure alone says too little. The lease has run out before. Garbage is collected before each, so that
+none pays for what another left.
 """
 
 from __future__ import annotations
@@ -115,18 +115,21 @@ async def read(url: str) -> tuple[float, int]:
     return spent, len(entries)
 
 
-async def recover(url: str) -> float:
+async def recover(url: str) -> tuple[float, float]:
+    """CPU seconds to the tool that runs again, and to the model's next answer."""
     reached: list[float] = []
     gc.collect()
     start = time.process_time()
     agent = make_agent(url, 0, lambda place: reached.append(time.process_time()))
-    result = await agent.resume("long")
-    assert result is not None and result.status == "completed", result
+    async for event in agent.resume_stream("long"):
+        if event.kind == "model_delta" and len(reached) == 1:
+            reached.append(time.process_time())
     await agent.close()
-    return reached[0] - start
+    to_tool, to_answer = reached
+    return to_tool - start, to_answer - start
 
 
-def measure(name: str, folder: Path) -> tuple[str, str, str]:
+def measure(name: str, folder: Path) -> list[tuple[str, str, str]]:
     url = STORES[name]
     crashed = folder / "crashed"
     crashed.mkdir(parents=True)
@@ -134,24 +137,29 @@ def measure(name: str, folder: Path) -> tuple[str, str, str]:
     assert child.returncode == 9, "the process ended before it could crash"
     leave_half_a_batch(crashed)
     time.sleep(LEASE)
-    ratios: list[float] = []
-    best = (float("inf"), float("inf"))
+    readings: list[float] = []
+    recoveries: list[tuple[float, float]] = []
     count = 0
     for number in range(ROUNDS):
         copies = [folder / f"{number}-{what}" for what in ("read", "recover")]
         for copy in copies:
             shutil.copytree(crashed, copy)
         reading, count = asyncio.run(read(url.format(copies[0])))
-        recovering = asyncio.run(recover(url.format(copies[1])))
-        ratios.append(recovering / reading)
-        best = min(best[0], reading), min(best[1], recovering)
-    figure = f"{statistics.median(ratios):.2f}x (best: {best[1] * 1e3:.0f} against {best[0] * 1e3:.0f} ms)"
-    return f"recovery of {count:,} entries, {name}, CPU against reading", figure, "under 1.5x"
+        readings.append(reading)
+        recoveries.append(asyncio.run(recover(url.format(copies[1]))))
+    found: list[tuple[str, str, str]] = []
+    for at, (until, goal) in enumerate((("the tool runs again", "under 1.5x"), ("the next answer", ""))):
+        spent = [recovery[at] for recovery in recoveries]
+        ratio = statistics.median(ours / plain for ours, plain in zip(spent, readings, strict=True))
+        best = f"best: {min(spent) * 1e3:.0f} against {min(readings) * 1e3:.0f} ms"
+        words = f"recovery of {count:,} entries, {name}, until {until}, CPU against reading"
+        found.append((words, f"{ratio:.2f}x ({best})", goal))
+    return found
 
 
 def rows() -> list[tuple[str, str, str]]:
     with tempfile.TemporaryDirectory() as name:
-        return [measure(store, Path(name) / store) for store in STORES]
+        return [row for store in STORES for row in measure(store, Path(name) / store)]
 
 
 if __name__ == "__main__":
