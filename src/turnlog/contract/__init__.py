@@ -181,10 +181,8 @@ from ._parts import (
 )
 from ._ports import (
     Clock,
-    ExecutionResult,
     IdSource,
     Lease,
-    Runtime,
     SessionInfo,
     Store,
     Tail,
@@ -199,6 +197,7 @@ from ._run import (
     RunResult,
     ToolPolicy,
 )
+from ._runtime import ExecutionResult, Runtime
 from ._secrets import (
     MASK,
     Secret,
