@@ -10,15 +10,25 @@ from turnlog.context import (
     ContextOptions,
     ContextUpdateInput,
     Projection,
-    build_context,
-    compute_context_updates,
+    ProjectionContext,
     diff_contexts,
     explain,
-    hints_section,
+    plan_fold,
     preview_result,
     recall_text,
 )
-from turnlog.contract import HINTS, AgentError, BranchSummary, encode, user_message
+from turnlog.contract import (
+    HINTS,
+    AgentError,
+    BranchSummary,
+    CompactionSummary,
+    Entry,
+    Fold,
+    JsonObject,
+    encode,
+    try_get_section,
+    user_message,
+)
 
 LONG = "\n".join(f"line {n}: value_{n} = compute_{n}(alpha, beta)" for n in range(120))
 
@@ -47,11 +57,17 @@ def recorded() -> Log:
     return log
 
 
+def manager_of(entries: list[Entry], options: ContextOptions | None = None) -> ProjectionContext:
+    manager = ProjectionContext(options)
+    manager.refold(entries)
+    return manager
+
+
 @pytest.mark.spec("C-1")
 def test_building_is_pure_and_says_what_to_append() -> None:
     log = recorded()
+    manager = manager_of(log.entries)
     given = ContextInput(
-        entries=log.entries,
         target=CLAUDE,
         input_messages=[user_message("and b.py"), user_message("quickly")],
         system_prompt="be very brief",
@@ -59,58 +75,100 @@ def test_building_is_pure_and_says_what_to_append() -> None:
         runtime_hints={"branch": "main"},
         tool_specs=[spec("read"), spec("write")],
     )
-    built = build_context(given)
-    assert encode(built) == encode(build_context(given))
+    built = manager.build_context(given)
+    again = manager.build_context(given)
+    assert again.context.context_hash == built.context.context_hash
+    assert encode(list(again.entries_to_append)) == encode(list(built.entries_to_append))
     assert [type(payload).__name__ for payload in built.entries_to_append] == [
         "SystemPrompt",
         "RuntimeInit",
+        "ModelInput",
+        "ModelInput",
         "ToolsChange",
-        "ModelInput",
-        "ModelInput",
     ]
     assert not built.compacted
-    assert built.system_prompt == 'be very brief\n\n# [Runtime]\n\n{"cwd":"/w"}'
+    assert built.context.system_prompt == 'be very brief\n\n# [Runtime]\n\n{"cwd":"/w"}'
     assert [tool.name for tool in built.model_tool_specs] == ["read", "write"]
     assert built.model_messages[-1].text == 'quickly# [Hints]\n\n{"branch":"main"}'
     for payload in built.entries_to_append:
-        log.add(payload)
-    again = build_context(ContextInput(entries=log.entries, target=CLAUDE))
-    assert again.entries_to_append == []
-    assert again.context_hash == built.context_hash
+        manager.step(log.add(payload))
+    after = manager.build_context(ContextInput(target=CLAUDE))
+    assert list(after.entries_to_append) == []
+    assert after.context.context_hash == built.context.context_hash
+
+
+def test_a_fold_that_was_decided_before_is_applied_as_it_is() -> None:
+    log = recorded()
+    manager = manager_of(log.entries)
+    fold = plan_fold(Projection.of(log.entries), target=CLAUDE, reason="manual")
+    assert fold is not None
+    quiet = manager.build_context(ContextInput(target=CLAUDE, plan=False))
+    assert not quiet.compacted
+    built = manager.build_context(ContextInput(target=CLAUDE, plan=False, fold=fold, screen=lambda: "# Now"))
+    assert [payload.screen for payload in built.entries_to_append if isinstance(payload, Fold)] == ["# Now"]
+    assert built.stats.total_bytes < quiet.stats.total_bytes
+    assert built.model_messages[-1].text == "# Now"
+
+
+@pytest.mark.spec("C-8")
+def test_building_again_takes_the_messages_that_were_made_before() -> None:
+    log = recorded()
+    manager = manager_of(log.entries)
+    first = list(manager.build_context(ContextInput(target=CLAUDE)).model_messages)
+    manager.step(log.user("and now?"))
+    second = manager.build_context(ContextInput(target=CLAUDE))
+    assert all(new is old for new, old in zip(second.model_messages, first, strict=False))
+    assert (second.stats.new_messages, second.stats.message_count) == (1, len(first) + 1)
 
 
 @pytest.mark.spec("C-7")
 def test_hints_enter_when_they_changed_and_stay() -> None:
     log = Log()
-    projection = Projection()
-    assert hints_section(projection, None) is None
-    assert hints_section(projection, {"branch": "main"}) == (HINTS, '{"branch":"main"}')
-    built = build_context(
-        ContextInput(entries=[], input_messages=[user_message("a")], runtime_hints={"branch": "main"})
+    manager = ProjectionContext()
+    message = user_message("a")
+
+    def shown(hints: JsonObject | None) -> str | None:
+        return try_get_section(manager.input_sections(message, hints=hints).live, HINTS)
+
+    assert shown(None) is None
+    assert shown({"branch": "main"}) == '{"branch":"main"}'
+    built = manager.build_context(
+        ContextInput(input_messages=[user_message("a")], runtime_hints={"branch": "main"})
     )
-    projection.step(log.add(built.entries_to_append[0]))
-    assert hints_section(projection, {"branch": "main"}) is None
-    assert hints_section(projection, {"branch": "dev"}) is not None
-    assert '{"branch":"main"}' in projection.emit(CLAUDE).messages[0].text
+    manager.step(log.add(built.entries_to_append[0]))
+    assert shown({"branch": "main"}) is None
+    assert shown({"branch": "dev"}) is not None
+    assert '{"branch":"main"}' in manager.build_context(ContextInput(target=CLAUDE)).model_messages[0].text
 
 
 @pytest.mark.spec("L-9")
 def test_updates_after_an_overflow() -> None:
     log = recorded()
-    options = ContextOptions(fold_at=100_000)
-    quiet = compute_context_updates(ContextUpdateInput(entries=log.entries, target=CLAUDE, options=options))
-    assert quiet.entries_to_append == []
-    update = compute_context_updates(
-        ContextUpdateInput(entries=log.entries, target=CLAUDE, options=options, overflow_hint=True)
-    )
+    manager = manager_of(log.entries, ContextOptions(fold_at=100_000))
+    quiet = manager.compute_context_updates(ContextUpdateInput(target=CLAUDE))
+    assert list(quiet.entries_to_append) == []
+    before = manager.build_context(ContextInput(target=CLAUDE))
+    update = manager.compute_context_updates(ContextUpdateInput(target=CLAUDE, overflow_hint=True))
     assert update.compacted
-    before = Projection.of(log.entries).emit(CLAUDE)
-    log.add(update.entries_to_append[0])
-    after = Projection.of(log.entries).emit(CLAUDE)
+    manager.step(log.add(update.entries_to_append[0]))
+    after = manager.build_context(ContextInput(target=CLAUDE))
     assert after.stats.total_bytes < 0.7 * before.stats.total_bytes
     assert after.stats.total_bytes == update.stats.total_bytes
-    manual = compute_context_updates(ContextUpdateInput(entries=recorded().entries, manual=True))
-    assert manual.compacted
+    assert manager_of(recorded().entries).compute_context_updates(ContextUpdateInput(manual=True)).compacted
+
+
+def test_a_recap_is_due_once_the_context_has_grown_and_none_waits() -> None:
+    log = recorded()
+    manager = manager_of(log.entries, ContextOptions(fold_at=5_000))
+    stats = manager.projection.emit(CLAUDE).stats
+    tokens = stats.estimated_tokens
+    answers = [entry.id for entry in log.entries if entry.kind == "model_output"]
+    assert manager.recap_due(stats, CLAUDE) == answers[-1]
+    assert manager.recap_due(stats, CLAUDE, asked_at=tokens) is None
+    assert manager.recap_due(stats, CLAUDE, asked_at=tokens - 501) == answers[-1]
+    assert manager.recap_due(stats, CLAUDE, asked_at=tokens + 1) == answers[-1]
+    manager.step(log.add(CompactionSummary(first_kept_entry_id=answers[-1], summary="so far")))
+    assert manager.recap_due(stats, CLAUDE) is None
 
 
 @pytest.mark.spec("C-2")

@@ -1,19 +1,20 @@
 """Entries in, request out, pure: sections and levels of detail, folds, pairing, budget, tokens."""
 
 from ._attach import hints_section, input_sections, preview_result, result_sections
-from ._build import (
-    ContextBuildResult,
-    ContextInput,
-    ContextUpdateInput,
-    ContextUpdateResult,
-    build_context,
-    compute_context_updates,
-)
 from ._draft import FoldDraft, FoldReason
 from ._explain import ContextDiff, ContextView, GaugePart, diff_contexts, explain, gauge
 from ._grains import Grains, extract_words, make_grains
 from ._lane import ContextStats, ModelContext
 from ._limits import LIMITS, ModelLimits, WindowOf, fold_threshold, lookup_limits, smallest_limits
+from ._manager import (
+    ContextBuildResult,
+    ContextInput,
+    ContextManager,
+    ContextUpdateInput,
+    ContextUpdateResult,
+    ProjectionContext,
+    Screen,
+)
 from ._options import ContextOptions
 from ._oversize import make_preview
 from ._planner import MAX_OVERFLOW_STEPS, FoldPlanner, plan_fold
@@ -27,6 +28,7 @@ __all__ = [
     "ContextBuildResult",
     "ContextDiff",
     "ContextInput",
+    "ContextManager",
     "ContextOptions",
     "ContextStats",
     "ContextUpdateInput",
@@ -41,11 +43,11 @@ __all__ = [
     "ModelContext",
     "ModelLimits",
     "Projection",
+    "ProjectionContext",
+    "Screen",
     "TokenMeter",
     "Vocabulary",
     "WindowOf",
-    "build_context",
-    "compute_context_updates",
     "diff_contexts",
     "explain",
     "extract_words",

@@ -13,10 +13,15 @@ from ._render import ResultContent, content_text, parts_text
 
 
 def input_sections(
-    projection: Projection, message: Message, *, added: Sequence[Section] = ()
+    projection: Projection,
+    message: Message,
+    *,
+    summary: str | None = None,
+    gist: str | None = None,
+    added: Sequence[Section] = (),
 ) -> LevelOfDetailSections:
     """The grains of an input; ``added`` (LiveScreen, hints) is shown behind its live text."""
-    return _sections(projection, parts_text(message.parts), "input", None, None, added)
+    return _sections(projection, parts_text(message.parts), "input", summary, gist, added)
 
 
 def result_sections(

@@ -82,6 +82,7 @@ class Projection:
         self._lanes: dict[ModelInvocationDescriptor | None, Lane] = {}
         self._calls: dict[str, ResultsUnit] = {}
         self._events: dict[str, str] = {}
+        self.last_seq = 0
 
     @classmethod
     def of(cls, entries: Iterable[Entry], options: ContextOptions | None = None) -> Self:
@@ -90,9 +91,25 @@ class Projection:
             projection.step(entry)
         return projection
 
+    def copy(self) -> Self:
+        """One that goes on from here by itself. The units are shared: they may be replaced, not changed."""
+        copy = type(self)(self.options)
+        copy.__dict__.update(self.__dict__)
+        copy.units, copy.numbers, copy.targets = list(self.units), dict(self.numbers), dict(self.targets)
+        copy.vocabulary = self.vocabulary.copy()
+        copy._hidden, copy._gone = set(self._hidden), set(self._gone)
+        copy._head_texts, copy._calls, copy._events = (
+            dict(self._head_texts),
+            dict(self._calls),
+            dict(self._events),
+        )
+        copy._lanes = {}
+        return copy
+
     # ── in ──
 
     def step(self, entry: Entry) -> None:
+        self.last_seq = entry.seq
         if entry.purged_digest is not None or entry.id in self._hidden:
             self._gone.add(entry.id)
         step = STEPS[entry.kind]

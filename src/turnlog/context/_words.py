@@ -38,6 +38,12 @@ class Vocabulary:
         self._documents: deque[frozenset[str]] = deque()
         self._waiting: list[ResultContent | list[MessagePart]] = []
 
+    def copy(self) -> Vocabulary:
+        copy = Vocabulary()
+        copy._counts, copy._documents = self._counts.copy(), self._documents.copy()
+        copy._waiting = self._waiting.copy()
+        return copy
+
     def add(self, content: ResultContent | list[MessagePart]) -> None:
         """Take in a message's parts or a result's content."""
         self._waiting.append(content)

@@ -1,9 +1,9 @@
 """Fakes and contract kits, for this project's tests and for yours. Everything is loaded when first used.
 
 Fakes: a scripted model, clocks and ids that are the same on every run, a store that fails on order, a
-loopback server, a simulated event loop. Kits: ``check_model``, ``check_store``, ``check_widget`` raise
-``AssertionError`` naming what an implementation of yours gets wrong, ``check_session`` what is wrong with a
-log; they need no test framework.
+loopback server, a simulated event loop. Kits: ``check_model``, ``check_store``, ``check_widget`` and
+``check_context_manager`` raise ``AssertionError`` naming what an implementation of yours gets wrong,
+``check_session`` what is wrong with a log; they need no test framework.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from turnlog.models import ScriptedCall, ScriptedError, ScriptedModel, Turn
 
+    from ._context_checks import check_context_manager
     from ._fault_store import FaultStore, StoreFault, fail_append, fill_disk, slow_append
     from ._golden import check_trace, read_trace
     from ._ids import FixedIds
@@ -49,6 +50,7 @@ __all__ = [
     "Turn",
     "VirtualClock",
     "Wired",
+    "check_context_manager",
     "check_model",
     "check_request",
     "check_session",
@@ -84,6 +86,7 @@ _HOMES: dict[str, str] = {
     "Turn": "turnlog.models",
     "VirtualClock": "turnlog.testing._time",
     "Wired": "turnlog.testing._model_cases",
+    "check_context_manager": "turnlog.testing._context_checks",
     "check_model": "turnlog.testing._model_checks",
     "check_request": "turnlog.testing._request_rules",
     "check_session": "turnlog.testing._session_checks",

@@ -1,0 +1,352 @@
+"""The part between the log and the model: what is sent now, and what must be appended so that it fits."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+import msgspec
+
+from turnlog.contract import (
+    LIVE_SCREEN,
+    Entry,
+    EntryPayload,
+    Fold,
+    JsonObject,
+    LevelOfDetailSections,
+    Message,
+    ModelInput,
+    ModelInvocationDescriptor,
+    RuntimeInit,
+    Section,
+    SystemPrompt,
+    ToolsChange,
+    ToolSpec,
+    seal,
+)
+
+from ._attach import hints_section, input_sections, preview_result, result_sections
+from ._draft import FoldReason
+from ._lane import ContextStats, ModelContext
+from ._limits import WindowOf
+from ._options import ContextOptions
+from ._planner import FoldPlanner
+from ._projection import Projection, render_runtime
+from ._render import ResultContent
+
+Screen = Callable[[], "str | None"]
+"""Renders the whole LiveScreen; called only when a fold has to show it."""
+
+_RECAP_GROWTH = 0.1
+"""Share of the threshold that a context grows by before a recap that came to nothing is asked for again."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ContextInput:
+    """What the next call needs. What is given here and differs from the log becomes an entry to append.
+
+    ``input_messages`` are not in the log yet. ``cold``: the provider's cache has expired. ``turn_end``: no
+    call is in progress, the best moment for a fold. ``plan=False`` folds nothing, and ``fold`` is a fold that
+    was decided before: a replay gives the recorded one.
+    """
+
+    target: ModelInvocationDescriptor | None = None
+    tool_specs: Sequence[ToolSpec] | None = None
+    system_prompt: str | None = None
+    runtime_init_data: JsonObject | None = None
+    runtime_hints: JsonObject | None = None
+    input_messages: Sequence[Message] = ()
+    cold: bool = False
+    turn_end: bool = False
+    plan: bool = True
+    fold: Fold | None = None
+    screen: Screen | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ContextBuildResult:
+    """The request, and the payloads to append, in this order, before it is sent."""
+
+    context: ModelContext
+    entries_to_append: Sequence[EntryPayload] = ()
+    compacted: bool = False
+
+    @property
+    def model_messages(self) -> Sequence[Message]:
+        return self.context.messages
+
+    @property
+    def model_tool_specs(self) -> Sequence[ToolSpec]:
+        return self.context.tool_specs
+
+    @property
+    def stats(self) -> ContextStats:
+        return self.context.stats
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ContextUpdateInput:
+    """``overflow_hint``: the provider refused the prompt as too long; ``overflow_step`` counts the refusals
+    of the same prompt from 1. ``manual``: somebody asked for a fold now."""
+
+    target: ModelInvocationDescriptor | None = None
+    overflow_hint: bool = False
+    overflow_step: int = 0
+    manual: bool = False
+    screen: Screen | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ContextUpdateResult:
+    """The payloads to append, none when nothing is worth folding, and the sizes once they are appended."""
+
+    entries_to_append: Sequence[EntryPayload] = ()
+    compacted: bool = False
+    stats: ContextStats
+
+
+class ContextManager(Protocol):
+    """Decides what a model sees of one session. Subscribes to the session and keeps what it needs.
+
+    Everything it answers follows from the entries it was given and from its arguments: it reads no clock,
+    environment or file, so that the same log always gives the same bytes. One object serves one session.
+    ``turnlog.testing.check_context_manager`` tests one. A subclass inherits the last four methods.
+    """
+
+    def step(self, entry: Entry) -> None:
+        """Take in the next entry of the log. Raises nothing for an entry that the session accepted."""
+        ...
+
+    def refold(self, entries: Iterable[Entry]) -> None:
+        """Forget everything and take in ``entries``: the past looks different, since an entry was redacted,
+        purged or never written. Hidden entries come without their content."""
+        ...
+
+    def build_context(self, input: ContextInput) -> ContextBuildResult:
+        """What to send now. Changes nothing by itself: the caller appends what it returns.
+
+        Raises ``ConfigInvalid`` when prompt and tools leave no room for a conversation.
+        """
+        ...
+
+    def compute_context_updates(self, input: ContextUpdateInput) -> ContextUpdateResult:
+        """What to append so that the next call fits. Changes nothing by itself.
+
+        Raises ``ContextOverflow`` when the prompt was refused and nothing is left to shrink.
+        """
+        ...
+
+    def input_sections(
+        self,
+        message: Message,
+        *,
+        summary: str | None = None,
+        gist: str | None = None,
+        sections: Sequence[Section] = (),
+        hints: JsonObject | None = None,
+        screen: str | None = None,
+    ) -> LevelOfDetailSections | None:
+        """What is stored beside an input that is about to be appended: its lower levels of detail, and what
+        is shown behind it (``sections``, hints that changed, what changed on the LiveScreen)."""
+        return _plain_sections(sections, screen)
+
+    def result_sections(
+        self,
+        content: ResultContent,
+        *,
+        summary: str | None = None,
+        gist: str | None = None,
+        sections: Sequence[Section] = (),
+        hints: JsonObject | None = None,
+        screen: str | None = None,
+    ) -> LevelOfDetailSections | None:
+        """The same for a tool's result. ``summary`` and ``gist`` are its author's own."""
+        return _plain_sections(sections, screen)
+
+    def preview(self, text: str, handle: str) -> str | None:
+        """What is sent of a result that is too long to send whole; None sends it whole. ``handle`` names
+        the artifact that holds all of it."""
+        return None
+
+    def recap_due(
+        self, stats: ContextStats, target: ModelInvocationDescriptor, *, asked_at: int = 0
+    ) -> str | None:
+        """The id of the first entry that a recap asked for now would not cover; None when none is due.
+
+        ``stats`` are those of the context just sent, ``asked_at`` its size in tokens when a recap was last
+        asked for.
+        """
+        return None
+
+
+class ProjectionContext(ContextManager):
+    """The default: an incremental projection, and a planner that folds when a context is too long.
+
+    A call costs what is new since the last one; only a fold, a change of prompt or tools and a refold cost
+    the length of what is visible. ``window_of`` tells a model's own window where it knows it.
+    """
+
+    def __init__(self, options: ContextOptions | None = None, *, window_of: WindowOf | None = None) -> None:
+        self.options = options or ContextOptions()
+        self._window_of = window_of
+        self._projection = Projection(self.options)
+        self._waiting: list[Entry] | None = None
+
+    @property
+    def projection(self) -> Projection:
+        """The fold over the entries so far. Made when it is first needed: a decision, or a tool that runs
+        again after a crash, need not wait for the context of a long session."""
+        if self._waiting is not None:
+            self._projection = Projection.of(self._waiting, self.options)
+            self._waiting = None
+        return self._projection
+
+    def step(self, entry: Entry) -> None:
+        if self._waiting is None:
+            self._projection.step(entry)
+        else:
+            self._waiting.append(entry)
+
+    def refold(self, entries: Iterable[Entry]) -> None:
+        self._waiting = list(entries)
+
+    # ── what to send, what to append ──
+
+    def build_context(self, input: ContextInput) -> ContextBuildResult:
+        draft = _Draft(self.projection)
+        self._bring_head(draft, input)
+        self._bring_input(draft, input)
+        fold = input.fold
+        if fold is None and input.plan:
+            planner = self._planner(draft.projection, input.target, input.screen)
+            fold = planner.plan(cold=input.cold, turn_end=input.turn_end)
+        if fold is not None:
+            draft.add(_with_screen(fold, input.screen))
+        specs = input.tool_specs
+        if specs is not None and list(specs) != draft.projection.tool_specs:
+            draft.add(ToolsChange(tools=list(specs)))
+        return ContextBuildResult(
+            context=draft.projection.emit(input.target),
+            entries_to_append=draft.payloads,
+            compacted=fold is not None,
+        )
+
+    def compute_context_updates(self, input: ContextUpdateInput) -> ContextUpdateResult:
+        reason: FoldReason = "manual" if input.manual else "threshold"
+        if input.overflow_hint or input.overflow_step:
+            reason = "overflow"
+        draft = _Draft(self.projection)
+        planner = self._planner(self.projection, input.target, input.screen)
+        fold = planner.plan(reason, overflow_step=input.overflow_step)
+        if fold is not None:
+            draft.add(_with_screen(fold, input.screen))
+        return ContextUpdateResult(
+            entries_to_append=draft.payloads,
+            compacted=fold is not None,
+            stats=draft.projection.emit(input.target).stats,
+        )
+
+    def _planner(
+        self, projection: Projection, target: ModelInvocationDescriptor | None, screen: Screen | None = None
+    ) -> FoldPlanner:
+        return FoldPlanner(projection, target=target, window_of=self._window_of, screen=screen)
+
+    def _bring_head(self, draft: _Draft, input: ContextInput) -> None:
+        prompt, runtime = input.system_prompt, input.runtime_init_data
+        if prompt is not None and prompt != draft.projection.head_text("prompt"):
+            draft.add(SystemPrompt(text=prompt))
+        if runtime is not None and render_runtime(runtime) != draft.projection.head_text("runtime"):
+            draft.add(RuntimeInit(data=runtime))
+
+    def _bring_input(self, draft: _Draft, input: ContextInput) -> None:
+        last = len(input.input_messages) - 1
+        for position, message in enumerate(input.input_messages):
+            hints = hints_section(draft.projection, input.runtime_hints) if position == last else None
+            sections = input_sections(draft.projection, message, added=[hints] if hints else ())
+            draft.add(ModelInput(message=message, sections=sections))
+
+    # ── what is stored with an entry ──
+
+    def input_sections(
+        self,
+        message: Message,
+        *,
+        summary: str | None = None,
+        gist: str | None = None,
+        sections: Sequence[Section] = (),
+        hints: JsonObject | None = None,
+        screen: str | None = None,
+    ) -> LevelOfDetailSections:
+        added = self._added(sections, hints, screen)
+        return input_sections(self.projection, message, summary=summary, gist=gist, added=added)
+
+    def result_sections(
+        self,
+        content: ResultContent,
+        *,
+        summary: str | None = None,
+        gist: str | None = None,
+        sections: Sequence[Section] = (),
+        hints: JsonObject | None = None,
+        screen: str | None = None,
+    ) -> LevelOfDetailSections:
+        added = self._added(sections, hints, screen)
+        return result_sections(self.projection, content, summary=summary, gist=gist, added=added)
+
+    def _added(
+        self, sections: Sequence[Section], hints: JsonObject | None, screen: str | None
+    ) -> list[Section]:
+        news = hints_section(self.projection, hints)
+        return [*sections, *([news] if news else ()), *([(LIVE_SCREEN, screen)] if screen else ())]
+
+    def preview(self, text: str, handle: str) -> str | None:
+        return preview_result(self.projection, text, handle)
+
+    # ── recaps ──
+
+    def recap_due(
+        self, stats: ContextStats, target: ModelInvocationDescriptor, *, asked_at: int = 0
+    ) -> str | None:
+        if self.projection.recap is not None:
+            return None
+        threshold = self._planner(self.projection, target).threshold()
+        tokens = stats.estimated_tokens
+        due = self.options.recap_share * threshold
+        if 0 < asked_at <= tokens:  # smaller than it was then: it has been folded since
+            due = max(due, asked_at + _RECAP_GROWTH * threshold)
+        return self.projection.last_answer if tokens >= due else None
+
+
+class _Draft:
+    """A projection that takes in payloads which nobody has appended yet. The original stays as it was."""
+
+    def __init__(self, projection: Projection) -> None:
+        self.projection = projection
+        self.payloads: list[EntryPayload] = []
+        self._seq = projection.last_seq
+
+    def add(self, payload: EntryPayload) -> None:
+        if not self.payloads:
+            self.projection = self.projection.copy()
+        self._seq += 1
+        self.payloads.append(payload)
+        sealed = seal(
+            payload,
+            id=f"draft-{self._seq}",
+            previous_id=None,
+            previous_hash="",
+            session_id="",
+            seq=self._seq,
+            timestamp="",
+        )
+        self.projection.step(sealed.entry)
+
+
+def _with_screen(fold: Fold, screen: Screen | None) -> Fold:
+    return fold if screen is None else msgspec.structs.replace(fold, screen=screen())
+
+
+def _plain_sections(sections: Sequence[Section], screen: str | None) -> LevelOfDetailSections | None:
+    live = [*sections, *([(LIVE_SCREEN, screen)] if screen else ())]
+    return LevelOfDetailSections(live=live, summary=[], gist=[]) if live else None
