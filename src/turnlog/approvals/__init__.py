@@ -1,8 +1,9 @@
 """A call in; approve, ask or deny out. Decisions are bound to what was asked and read back from the log."""
 
+from turnlog.contract import PendingApproval
+
 from ._decisions import (
     Decision,
-    PendingApproval,
     accept_decision,
     approval_digest,
     arguments_to_run,

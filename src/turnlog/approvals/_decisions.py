@@ -16,6 +16,7 @@ from turnlog.contract import (
     ApprovalRequestedEntry,
     Entry,
     JsonObject,
+    PendingApproval,
     RunEndedEntry,
     ToolCallRequest,
     ToolResultsEntry,
@@ -171,41 +172,6 @@ def policy_denial_text(tool_name: str, reason: str | None) -> str:
     """What the model is told of a call that the policy denied by itself."""
     why = f": {reason}" if reason else ""
     return f"The approval policy does not allow this call of {tool_name!r}{why}. It was not run."
-
-
-@dataclass(frozen=True, kw_only=True)
-class PendingApproval:
-    """A question that waits for a human."""
-
-    entry_id: str
-    session_id: str
-    run_id: str | None
-    requested_at: str
-    requested: ApprovalRequested
-
-    @property
-    def tool_call_id(self) -> str:
-        return self.requested.tool_call_id
-
-    @property
-    def tool_name(self) -> str:
-        return self.requested.tool_name
-
-    @property
-    def arguments(self) -> JsonObject:
-        return self.requested.arguments
-
-    @property
-    def digest(self) -> str:
-        return self.requested.digest
-
-    @property
-    def reason(self) -> str | None:
-        return self.requested.reason
-
-    @property
-    def expires_at(self) -> str | None:
-        return self.requested.expires_at
 
 
 @dataclass(frozen=True, kw_only=True)

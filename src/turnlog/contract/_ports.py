@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Protocol, runtime_checkable
+from typing import Literal, Protocol, TypeAlias, runtime_checkable
 
-from ._base import Value
+from ._base import JsonObject, Value
 from ._chain import StoredEntry
-from ._entries import Entry
+from ._entries import ApprovalRequested, Entry
+from ._states import RunStatus
 
 
 class Clock(Protocol):
@@ -44,7 +45,25 @@ class Tail(Value, frozen=True, kw_only=True):
     hash: str
 
 
+class SessionDigest(Value, frozen=True, kw_only=True):
+    """What a log adds up to, kept beside it so that a list of sessions need not read logs.
+
+    A cache, never the truth: a session without one is folded when it is asked for. ``pending`` counts the
+    approvals that wait for a human; ``about`` is the beginning of the first visible user message. The status
+    ``awaiting_human`` means that nothing can be done before a human decides or answers.
+    """
+
+    status: RunStatus
+    run_id: str | None = None
+    pending: int = 0
+    title: str | None = None
+    metadata: JsonObject | None = None
+    about: str | None = None
+
+
 class SessionInfo(Value, frozen=True, kw_only=True):
+    """One session in a list. ``run_id`` names the open run; the rest is as its ``SessionDigest`` has it."""
+
     session_id: str
     entries: int
     created_at: str
@@ -52,6 +71,63 @@ class SessionInfo(Value, frozen=True, kw_only=True):
     title: str | None = None
     parent_session_id: str | None = None
     forked_at: int | None = None
+    status: RunStatus = "idle"
+    run_id: str | None = None
+    pending: int = 0
+    metadata: JsonObject | None = None
+    about: str | None = None
+
+    @property
+    def cursor(self) -> str:
+        """Where the next page of a list begins: ``sessions(after=page[-1].cursor)``."""
+        return f"{self.updated_at} {self.session_id}"
+
+
+class PendingApproval(Value, frozen=True, kw_only=True):
+    """A question that waits for a human."""
+
+    entry_id: str
+    session_id: str
+    run_id: str | None
+    requested_at: str
+    requested: ApprovalRequested
+
+    @property
+    def tool_call_id(self) -> str:
+        return self.requested.tool_call_id
+
+    @property
+    def tool_name(self) -> str:
+        return self.requested.tool_name
+
+    @property
+    def arguments(self) -> JsonObject:
+        return self.requested.arguments
+
+    @property
+    def digest(self) -> str:
+        return self.requested.digest
+
+    @property
+    def reason(self) -> str | None:
+        return self.requested.reason
+
+    @property
+    def expires_at(self) -> str | None:
+        return self.requested.expires_at
+
+
+ControlKind: TypeAlias = Literal["abort", "pause", "send", "decide", "answer", "event"]
+
+
+class Control(Value, frozen=True, kw_only=True):
+    """A request to the process that drives a session's run, queued beside the log."""
+
+    id: str
+    session_id: str
+    kind: ControlKind
+    data: JsonObject
+    created_at: str
 
 
 class Lease(Value, frozen=True, kw_only=True):
@@ -61,6 +137,14 @@ class Lease(Value, frozen=True, kw_only=True):
     owner: str
     epoch: int
     ttl: float
+
+
+class LeaseHolder(Value, frozen=True, kw_only=True):
+    """Who may write to a session now, and for how many seconds more unless the lease is renewed."""
+
+    owner: str
+    epoch: int
+    seconds_left: float
 
 
 @runtime_checkable
@@ -78,12 +162,16 @@ class Store(Protocol):
         *,
         expected_tail: int,
         lease: Lease | None = None,
+        digest: SessionDigest | None = None,
+        blobs: Sequence[bytes] = (),
     ) -> None:
         """Add ``batch``, whole or not at all, after the entry with seq ``expected_tail`` (0: none).
 
-        A batch whose ids are all there already is taken as done (idempotent by entry id). Raises
-        ``SessionConcurrentWrite`` when the tail is another or the lease was lost, ``SessionWriteFailed``
-        when the medium refuses.
+        A batch whose ids are all there already is taken as done (idempotent by entry id). ``digest`` is what
+        the log adds up to with the batch, written together with it; without one the log is folded when it
+        is next asked about. ``blobs`` are the bytes that the batch names, kept as ``put_blob`` does and no
+        later than the batch: no purge can come in between. Raises ``SessionConcurrentWrite`` when the tail
+        is another or the lease was lost, ``SessionWriteFailed`` when the medium refuses.
         """
         ...
 
@@ -102,8 +190,73 @@ class Store(Protocol):
         """Where the log ends, or None when there is no such session."""
         ...
 
-    async def sessions(self) -> list[SessionInfo]:
-        """All sessions, the last changed first."""
+    async def sessions(
+        self,
+        *,
+        status: RunStatus | None = None,
+        since: str | None = None,
+        until: str | None = None,
+        title: str | None = None,
+        metadata: JsonObject | None = None,
+        parent: str | None = None,
+        limit: int | None = None,
+        after: str | None = None,
+    ) -> list[SessionInfo]:
+        """The sessions that fit every filter given, the last changed first.
+
+        ``since`` and ``until`` bound the time of the last change (ISO-8601 UTC as in entries, both ends
+        included). ``title`` is a part of the title in any case; ``metadata`` are keys with the very values
+        that the session has; ``parent`` is the session it was forked from. ``after`` is the ``cursor`` of
+        the last session of the page before. A session whose log cannot be read is listed with what is known
+        of it, when nothing but time, parent and page was asked for. Raises ``SessionReadFailed``.
+        """
+        ...
+
+    async def pending(self, *, limit: int | None = None) -> list[PendingApproval]:
+        """The approvals that wait for a human in all sessions, the oldest first. Raises
+        ``SessionReadFailed``; a session whose log cannot be read is left out."""
+        ...
+
+    async def wake(self, session_id: str, at: str | None) -> None:
+        """Let ``due`` leave the session out until ``at`` (ISO-8601 UTC); None: at once. Raises
+        ``SessionNotFound``, ``SessionWriteFailed``."""
+        ...
+
+    async def due(self, limit: int, *, now: str) -> list[str]:
+        """At most ``limit`` sessions, each once, whose open run can be continued by a worker: nobody holds a
+        lease, the run is neither paused nor waiting for a human, and its wake time, if it has one, is not
+        after ``now``. The one that waited longest comes first. Raises ``SessionReadFailed``."""
+        ...
+
+    async def post(self, control: Control) -> None:
+        """Queue a request to the process that drives the session; what was posted survives as the log does.
+        The same id again is taken as done. Raises ``InvalidEntry`` for data that JSON cannot hold and
+        ``SessionWriteFailed``. Whether the session exists, or anybody drives it, is not looked at."""
+        ...
+
+    async def posted(self, session_id: str | None = None) -> list[Control]:
+        """Controls that were not answered yet, the oldest first: of one session, or of all in one cheap
+        query. Raises ``SessionReadFailed``."""
+        ...
+
+    async def answer_control(self, control_id: str, answer: JsonObject) -> None:
+        """Record what came of a control, which takes it out of the queue. One that was withdrawn or answered
+        already stays as it is. An answer that nobody collects is dropped after a day. Raises
+        ``SessionWriteFailed``."""
+        ...
+
+    async def take_answer(self, control_id: str) -> JsonObject | None:
+        """The answer to a control, which is removed with it; None while there is none, or when the control
+        is not known. Raises ``SessionReadFailed``, ``SessionWriteFailed``."""
+        ...
+
+    async def withdraw(self, control_id: str) -> bool:
+        """Take a control out of the queue; False when it was answered already, so that the answer can still
+        be taken. Raises ``SessionWriteFailed``."""
+        ...
+
+    async def holder(self, session_id: str) -> LeaseHolder | None:
+        """Who holds the session's lease now; None when nobody does. Raises ``SessionReadFailed``."""
         ...
 
     async def fork(self, source: str, *, at: int, target: str, first: Sequence[StoredEntry]) -> None:
@@ -113,6 +266,23 @@ class Store(Protocol):
     async def erase(self, session_id: str, bodies: Mapping[int, bytes]) -> None:
         """Put these bodies in the place of the old ones, and let nothing of the old ones remain in the
         store's own files. Only a purge calls this."""
+        ...
+
+    async def delete_session(
+        self,
+        session_id: str,
+        *,
+        forks: Literal["refuse", "delete"] = "refuse",
+        lease: Lease | None = None,
+    ) -> None:
+        """Erase a session with the care of a purge: its entries, its controls, and the stored bytes that no
+        other session names leave no copy in the store's own files.
+
+        ``forks="delete"`` takes along every session that was forked from it. Raises ``SessionNotFound``;
+        ``SessionBusy`` while somebody holds a lease on one of them other than ``lease``, and
+        ``SessionBusy`` (not retryable, ``meta["forks"]`` names them) when forks share its past and are not
+        to be taken along; ``SessionWriteFailed``.
+        """
         ...
 
     async def put_blob(self, data: bytes) -> str:

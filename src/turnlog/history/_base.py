@@ -4,27 +4,205 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterable, Sequence
+from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple, TypeVar
 
-from ..contract import AgentError, Clock, Entry, Lease, StoredEntry, read_envelope
+import msgspec
+
+from ..contract import (
+    AgentError,
+    Clock,
+    Control,
+    Entry,
+    JsonObject,
+    Lease,
+    PendingApproval,
+    PurgeEntry,
+    RedactionEntry,
+    RunStartedEntry,
+    RunStatus,
+    SessionDigest,
+    SessionInfo,
+    StoredEntry,
+    find_unjson,
+    read_envelope,
+)
 from ..system import SystemClock
+from ._digest import digest_of, pending_in
 from ._upcast import decode_log, first_version_is_current
+from ._views import visible_entries
 
 MAX_SESSION_ID = 180
 """Bytes of UTF-8 a session id may take: it becomes a file name in a JSONL store."""
 
-_KNOWN_SESSIONS = 10_000
+KNOWN_SESSIONS = 10_000
+"""Of how many sessions a store remembers things that it could look up again."""
+ANSWER_KEPT = 86_400.0
+"""Seconds that an answer to a control waits for somebody to collect it."""
+
+_PAGE = 200
+_LAST_ENTRIES = 256
 _TIME, _HEAD = b'"timestamp":"', 800
 _HASH, _HASH_AT, _HASH_END = b'"hash":"', 66, 74
 
 
+class Listed(NamedTuple):
+    """A row of a list of sessions; without ``known`` its log has to be folded first."""
+
+    info: SessionInfo
+    known: bool
+
+
+class Query(NamedTuple):
+    """What ``Store.sessions`` was asked for. ``after``: time of the last change, and id, of a session."""
+
+    status: RunStatus | None = None
+    since: str | None = None
+    until: str | None = None
+    title: str | None = None
+    metadata: JsonObject | None = None
+    parent: str | None = None
+    after: tuple[str, str] | None = None
+
+    def fits(self, info: SessionInfo) -> bool:
+        return (
+            self.fits_place(info)
+            and (self.status is None or info.status == self.status)
+            and (self.title is None or self.title.casefold() in (info.title or "").casefold())
+            and all(
+                (info.metadata or {}).get(key, _MISSING) == value
+                for key, value in (self.metadata or {}).items()
+            )
+        )
+
+    def fits_place(self, info: SessionInfo) -> bool:
+        """Without what only a digest tells."""
+        return (
+            (self.since is None or info.updated_at >= self.since)
+            and (self.until is None or info.updated_at <= self.until)
+            and (self.parent is None or info.parent_session_id == self.parent)
+            and (self.after is None or (info.updated_at, info.session_id) < self.after)
+        )
+
+    @property
+    def about_content(self) -> bool:
+        return self.status is not None or self.title is not None or bool(self.metadata)
+
+
+_MISSING = object()
+
+
 class StoreBase:
-    """``load`` over ``read``, and the time leases are measured in."""
+    """``load`` over ``read``, the questions about all sessions, and the time leases are measured in."""
 
     def __init__(self, clock: Clock | None = None) -> None:
         self._clock: Clock = clock or SystemClock()
         self._current: set[str] = set()
+        self._unreadable: dict[str, int] = {}
+
+    # What each store does its own way
+
+    async def _list(self, query: Query, limit: int | None) -> list[Listed]:
+        """The next sessions in order, the last changed first. Those that are known to fit, and those that
+        are not known yet; ``query.fits`` has the last word."""
+        raise NotImplementedError
+
+    async def _unfolded(self) -> list[SessionInfo]:
+        """Sessions without a digest."""
+        raise NotImplementedError
+
+    async def _keep_digest(self, info: SessionInfo, digest: SessionDigest) -> None:
+        """Remember the digest of the log as it is with ``info.entries`` entries, if it still is so."""
+        raise NotImplementedError
+
+    async def _waiting(self) -> list[SessionInfo]:
+        """Sessions that are known to have a pending approval."""
+        raise NotImplementedError
+
+    async def _due(self, limit: int, now: str) -> list[str]:
+        """``due`` among the sessions that have a digest."""
+        raise NotImplementedError
+
+    # Questions about all sessions
+
+    async def sessions(
+        self,
+        *,
+        status: RunStatus | None = None,
+        since: str | None = None,
+        until: str | None = None,
+        title: str | None = None,
+        metadata: JsonObject | None = None,
+        parent: str | None = None,
+        limit: int | None = None,
+        after: str | None = None,
+    ) -> list[SessionInfo]:
+        query = Query(
+            status, _time("since", since), _time("until", until), title, metadata, parent, _cursor(after)
+        )
+        found: list[SessionInfo] = []
+        size = None if limit is None else max(limit, _PAGE if query.about_content else 1)
+        while limit is None or len(found) < limit:
+            page = await self._list(query, size)
+            for info, known in page:
+                told = info if known else await self._folded(info)
+                if query.fits(told or info) and (told is not None or not query.about_content):
+                    found.append(told or info)
+            if size is None or len(page) < size:
+                break
+            last = page[-1].info
+            query = query._replace(after=(last.updated_at, last.session_id))
+        return found if limit is None else found[:limit]
+
+    async def pending(self, *, limit: int | None = None) -> list[PendingApproval]:
+        await self._fold_all()
+        found: list[PendingApproval] = []
+        for info in await self._waiting():
+            try:
+                found += await self._pending_of(info)
+            except AgentError as error:
+                if error.code not in ("SessionNotFound", "SessionCorrupt", "SessionMigrationFailed"):
+                    raise
+        found.sort(key=lambda each: (each.requested_at, each.entry_id))
+        return found if limit is None else found[:limit]
+
+    async def due(self, limit: int, *, now: str) -> list[str]:
+        await self._fold_all()
+        return await self._due(limit, exact_time("now", now))
+
+    async def _fold_all(self) -> None:
+        for info in await self._unfolded():
+            await self._folded(info)
+
+    async def _folded(self, info: SessionInfo) -> SessionInfo | None:
+        """``info`` with what its log adds up to; None when the log cannot be read."""
+        if self._unreadable.get(info.session_id) == info.entries:
+            return None
+        try:
+            digest = digest_of(await self.load(info.session_id))
+        except AgentError as error:
+            if error.code in ("SessionCorrupt", "SessionMigrationFailed"):
+                remember(self._unreadable, info.session_id, info.entries)
+            elif error.code != "SessionNotFound":
+                raise
+            return None
+        await self._keep_digest(info, digest)
+        return with_digest(info, digest)
+
+    async def _pending_of(self, info: SessionInfo) -> list[PendingApproval]:
+        """Its questions lie after the start of the open run, which is near the end of the log."""
+        count = _LAST_ENTRIES
+        while True:
+            after = max(info.entries - count, 0)
+            entries = await self.load(info.session_id, after=after)
+            if after and any(isinstance(entry, RedactionEntry | PurgeEntry) for entry in entries):
+                entries, after = await self.load(info.session_id), 0  # what is hidden, the whole log tells
+            if after == 0 or any(
+                isinstance(entry, RunStartedEntry) and entry.run_id == info.run_id for entry in entries
+            ):
+                return pending_in(info.session_id, visible_entries(entries))
+            count *= 4
 
     async def read(self, session_id: str, *, after: int = 0, upto: int | None = None) -> list[StoredEntry]:
         raise NotImplementedError
@@ -47,16 +225,64 @@ class StoreBase:
             if not head or not first_version_is_current(head[0].body):
                 # An old log: what version an entry has is told by the headers before it.
                 return (await self.load(session_id))[after:]
-            if len(self._current) >= _KNOWN_SESSIONS:
+            if len(self._current) >= KNOWN_SESSIONS:
                 self._current.clear()
             self._current.add(session_id)
         bodies = [stored.body for stored in await self.read(session_id, after=after)]
         return decode_log(session_id, bodies, after=after)
 
     def _now(self) -> float:
-        from datetime import datetime
-
         return datetime.fromisoformat(self._clock.now()).timestamp()
+
+
+def with_digest(info: SessionInfo, digest: SessionDigest) -> SessionInfo:
+    return msgspec.structs.replace(
+        info,
+        status=digest.status,
+        run_id=digest.run_id,
+        pending=digest.pending,
+        title=digest.title if digest.title is not None else info.title,
+        metadata=digest.metadata,
+        about=digest.about,
+    )
+
+
+K = TypeVar("K")
+V = TypeVar("V")
+
+
+def remember(cache: dict[K, V], key: K, value: V) -> None:
+    """Keep what can be looked up again, of the last ``KNOWN_SESSIONS`` keys."""
+    if len(cache) >= KNOWN_SESSIONS and key not in cache:
+        del cache[next(iter(cache))]
+    cache[key] = value
+
+
+def exact_time(field: str, text: str) -> str:
+    """A time as entries spell it, so that texts compare as times do. Raises ``ConfigInvalid``."""
+    try:
+        found = datetime.fromisoformat(text)
+    except (TypeError, ValueError):
+        raise AgentError(
+            "ConfigInvalid", f"{field} is {text!r}; write an ISO-8601 time, as 2026-01-31T12:00:00Z"
+        ) from None
+    found = found.replace(tzinfo=UTC) if found.tzinfo is None else found.astimezone(UTC)
+    return found.isoformat(timespec="milliseconds").replace("+00:00", "Z")
+
+
+def _time(field: str, text: str | None) -> str | None:
+    return None if text is None else exact_time(field, text)
+
+
+def _cursor(after: str | None) -> tuple[str, str] | None:
+    if after is None:
+        return None
+    time, space, session_id = after.partition(" ")
+    if not space:
+        raise AgentError(
+            "ConfigInvalid", f"after is {after!r}; give the cursor of the last session of the page before"
+        )
+    return time, session_id
 
 
 def absolute(path: str | Path) -> str:
@@ -97,6 +323,14 @@ def check_batch(session_id: str, batch: Sequence[StoredEntry], expected_tail: in
         ids.add(id)
     if len(ids) != len(batch):
         raise AgentError("InvalidEntry", f"an append to session {session_id!r} uses an entry id twice")
+
+
+def check_control(control: Control) -> None:
+    check_session_id(control.session_id)
+    if not control.id:
+        raise AgentError("InvalidEntry", "a control needs an id")
+    if found := find_unjson(control.data):
+        raise AgentError("InvalidEntry", f"the data of control {control.id!r}: {found}")
 
 
 def tail_of(batch: Sequence[StoredEntry]) -> tuple[str, str]:
@@ -143,6 +377,17 @@ def fenced(lease: Lease, epoch: int) -> AgentError:
     )
 
 
+NOT_DUE = ("paused", "awaiting_human")
+"""The statuses of an open run that no worker can continue."""
+
+
+def check_free(owner: str | None, seconds: float, session_id: str, lease: Lease | None) -> None:
+    """Raise ``SessionBusy`` while somebody other than the holder of ``lease`` may write to the session."""
+    ours = lease is not None and (lease.owner, lease.session_id) == (owner, session_id)
+    if owner is not None and seconds > 0 and not ours:
+        raise leased(session_id, owner, seconds)
+
+
 def leased(session_id: str, owner: str, seconds: float) -> AgentError:
     return AgentError(
         "SessionBusy",
@@ -157,6 +402,17 @@ def exists_already(session_id: str) -> AgentError:
         f"session {session_id!r} exists already; choose another id for the fork",
         retryable=False,
         meta={"session_id": session_id},
+    )
+
+
+def forks_left(session_id: str, forks: Sequence[str]) -> AgentError:
+    named = ", ".join(map(repr, forks[:10])) + (f" and {len(forks) - 10} more" if len(forks) > 10 else "")
+    return AgentError(
+        "SessionBusy",
+        f"session {session_id!r} cannot be deleted: {named} share its past; delete them first, or along with "
+        'it (forks="delete")',
+        retryable=False,
+        meta={"session_id": session_id, "forks": list(forks[:100])},
     )
 
 

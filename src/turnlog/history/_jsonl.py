@@ -6,8 +6,8 @@ from collections.abc import Mapping, Sequence
 from functools import partial
 from pathlib import Path
 
-from ..contract import Clock, Lease, SessionInfo, StoredEntry, Tail, digest
-from ._base import StoreBase, absolute, check_batch, check_session_id
+from ..contract import Clock, Lease, SessionDigest, SessionInfo, StoredEntry, Tail, digest
+from ._base import Listed, Query, StoreBase, absolute, check_batch, check_session_id
 from ._jsonl_file import check_lines
 from ._jsonl_folder import Folder
 from ._worker import Worker
@@ -33,6 +33,8 @@ class JsonlStore(StoreBase):
         *,
         expected_tail: int,
         lease: Lease | None = None,
+        digest: SessionDigest | None = None,
+        blobs: Sequence[bytes] = (),
     ) -> None:
         check_batch(session_id, batch, expected_tail)
         check_lines(batch)
@@ -49,8 +51,15 @@ class JsonlStore(StoreBase):
         check_session_id(session_id)
         return await self._worker.do(partial(self._files.tail, session_id))
 
-    async def sessions(self) -> list[SessionInfo]:
-        return await self._worker.do(self._files.sessions)
+    async def _list(self, query: Query, limit: int | None) -> list[Listed]:
+        found = await self._worker.do(self._files.sessions)
+        return [Listed(info, False) for info in found if query.fits_place(info)][:limit]
+
+    async def _unfolded(self) -> list[SessionInfo]:
+        return []
+
+    async def _keep_digest(self, info: SessionInfo, digest: SessionDigest) -> None:
+        return None
 
     async def fork(self, source: str, *, at: int, target: str, first: Sequence[StoredEntry]) -> None:
         check_batch(target, first, at)

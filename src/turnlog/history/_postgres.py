@@ -15,8 +15,8 @@ import weakref
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from ..contract import Clock, Entry, Lease, SessionInfo, StoredEntry, Tail, digest
-from ._base import StoreBase, check_batch, check_session_id, fenced, leased, no_blob
+from ..contract import Clock, Entry, Lease, SessionDigest, SessionInfo, StoredEntry, Tail, digest
+from ._base import Listed, Query, StoreBase, check_batch, check_session_id, fenced, leased, no_blob
 from ._postgres_address import read_url
 from ._upcast import decode_log, first_version_is_current
 
@@ -72,6 +72,8 @@ class PostgresStore(StoreBase):
         *,
         expected_tail: int,
         lease: Lease | None = None,
+        digest: SessionDigest | None = None,
+        blobs: Sequence[bytes] = (),
     ) -> None:
         check_batch(session_id, batch, expected_tail)
         await self._side().append(session_id, batch, expected_tail, lease)
@@ -94,8 +96,15 @@ class PostgresStore(StoreBase):
     async def tail(self, session_id: str) -> Tail | None:
         return await self._side().tail(session_id)
 
-    async def sessions(self) -> list[SessionInfo]:
-        return await self._side().sessions()
+    async def _list(self, query: Query, limit: int | None) -> list[Listed]:
+        found = await self._side().sessions()
+        return [Listed(info, False) for info in found if query.fits_place(info)][:limit]
+
+    async def _unfolded(self) -> list[SessionInfo]:
+        return []
+
+    async def _keep_digest(self, info: SessionInfo, digest: SessionDigest) -> None:
+        return None
 
     async def fork(self, source: str, *, at: int, target: str, first: Sequence[StoredEntry]) -> None:
         check_batch(target, first, at)

@@ -13,8 +13,8 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from ..contract import Clock, Entry, Lease, SessionInfo, StoredEntry, Tail, digest
-from ._base import StoreBase, absolute, check_batch, check_session_id, no_blob, tail_of
+from ..contract import Clock, Entry, Lease, SessionDigest, SessionInfo, StoredEntry, Tail, digest
+from ._base import Listed, Query, StoreBase, absolute, check_batch, check_session_id, no_blob, tail_of
 from ._blank import title_of
 from ._sqlite_reader import Reader
 from ._sqlite_writer import AppendJob, ForkOrder, Writer
@@ -47,6 +47,8 @@ class SqliteStore(StoreBase):
         *,
         expected_tail: int,
         lease: Lease | None = None,
+        digest: SessionDigest | None = None,
+        blobs: Sequence[bytes] = (),
     ) -> None:
         check_batch(session_id, batch, expected_tail)
         updated_at, hash = tail_of(batch)
@@ -64,8 +66,15 @@ class SqliteStore(StoreBase):
     async def tail(self, session_id: str) -> Tail | None:
         return await self._reading.do(partial(self._reader.tail, session_id))
 
-    async def sessions(self) -> list[SessionInfo]:
-        return await self._reading.do(self._reader.sessions)
+    async def _list(self, query: Query, limit: int | None) -> list[Listed]:
+        found = await self._reading.do(self._reader.sessions)
+        return [Listed(info, False) for info in found if query.fits_place(info)][:limit]
+
+    async def _unfolded(self) -> list[SessionInfo]:
+        return []
+
+    async def _keep_digest(self, info: SessionInfo, digest: SessionDigest) -> None:
+        return None
 
     async def fork(self, source: str, *, at: int, target: str, first: Sequence[StoredEntry]) -> None:
         check_batch(target, first, at)

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import inspect
-from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterable
 from dataclasses import dataclass
 from typing import Any, Literal, TypeAlias, TypeVar
 
-from turnlog.contract import AgentError, Clock, Entry, Lease, SessionInfo, Store, StoredEntry, Tail
+from turnlog.contract import AgentError, Clock, Store
+
+from ._store_wrap import WrappedStore
 
 T = TypeVar("T")
 When: TypeAlias = Literal["before", "after"]
@@ -48,7 +50,7 @@ def slow_append(nth: int, seconds: float) -> StoreFault:
     return StoreFault(nth=nth, delay=seconds)
 
 
-class FaultStore:
+class FaultStore(WrappedStore):
     """``inner`` with the faults of ``plan``; everything else is handed through.
 
     ``calls`` lists (method, number of that call) in the order they came.
@@ -62,61 +64,12 @@ class FaultStore:
         hook: StoreHook | None = None,
         clock: Clock | None = None,
     ) -> None:
-        self.inner = inner
+        super().__init__(inner)
         self.calls: list[tuple[str, int]] = []
         self._plan = {(fault.method, fault.nth, fault.when): fault for fault in plan}
         self._counts: dict[str, int] = {}
         self._hook = hook
         self._sleep = clock.sleep if clock else asyncio.sleep
-
-    async def append(
-        self,
-        session_id: str,
-        batch: Sequence[StoredEntry],
-        *,
-        expected_tail: int,
-        lease: Lease | None = None,
-    ) -> None:
-        def act() -> Awaitable[None]:
-            return self.inner.append(session_id, batch, expected_tail=expected_tail, lease=lease)
-
-        await self._call("append", act)
-
-    async def read(self, session_id: str, *, after: int = 0, upto: int | None = None) -> list[StoredEntry]:
-        return await self._call("read", lambda: self.inner.read(session_id, after=after, upto=upto))
-
-    async def load(self, session_id: str, *, after: int = 0) -> list[Entry]:
-        return await self._call("load", lambda: self.inner.load(session_id, after=after))
-
-    async def tail(self, session_id: str) -> Tail | None:
-        return await self._call("tail", lambda: self.inner.tail(session_id))
-
-    async def sessions(self) -> list[SessionInfo]:
-        return await self._call("sessions", self.inner.sessions)
-
-    async def fork(self, source: str, *, at: int, target: str, first: Sequence[StoredEntry]) -> None:
-        await self._call("fork", lambda: self.inner.fork(source, at=at, target=target, first=first))
-
-    async def erase(self, session_id: str, bodies: Mapping[int, bytes]) -> None:
-        await self._call("erase", lambda: self.inner.erase(session_id, bodies))
-
-    async def put_blob(self, data: bytes) -> str:
-        return await self._call("put_blob", lambda: self.inner.put_blob(data))
-
-    async def get_blob(self, name: str) -> bytes:
-        return await self._call("get_blob", lambda: self.inner.get_blob(name))
-
-    async def claim(self, session_id: str, *, owner: str, ttl: float) -> Lease:
-        return await self._call("claim", lambda: self.inner.claim(session_id, owner=owner, ttl=ttl))
-
-    async def renew(self, lease: Lease) -> None:
-        await self._call("renew", lambda: self.inner.renew(lease))
-
-    async def release(self, lease: Lease) -> None:
-        await self._call("release", lambda: self.inner.release(lease))
-
-    async def close(self) -> None:
-        await self._call("close", self.inner.close)
 
     async def _call(self, method: str, act: Callable[[], Awaitable[T]]) -> T:
         number = self._counts[method] = self._counts.get(method, 0) + 1

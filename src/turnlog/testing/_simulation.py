@@ -12,14 +12,15 @@ import contextvars
 import random
 import selectors
 from collections import Counter, deque
-from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Sequence
 from datetime import UTC, datetime, timedelta
 from typing import Any, TypeVar, cast
 
-from turnlog.contract import AgentError, Entry, Lease, SessionInfo, Store, StoredEntry, Tail, read_envelope
+from turnlog.contract import AgentError, Lease, SessionDigest, StoredEntry, Tail, read_envelope
 from turnlog.history import MemoryStore
 
 from ._ids import FixedIds
+from ._store_wrap import WrappedStore
 from ._time import START
 
 T = TypeVar("T")
@@ -125,16 +126,16 @@ class SimulatedProcess:
             task.cancel()
 
 
-class SimulatedStore:
+class SimulatedStore(WrappedStore):
     """A process's way to the simulation's one memory store: slow, and failing as often as it is told to.
 
     ``fail`` is the chance that an append fails, before or after it took effect.
     """
 
     def __init__(self, simulation: Simulation, process: SimulatedProcess) -> None:
+        super().__init__(simulation.store)
         self._simulation = simulation
         self._process = process
-        self._inner: Store = simulation.store
         self.fail = 0.0
 
     async def append(
@@ -144,12 +145,16 @@ class SimulatedStore:
         *,
         expected_tail: int,
         lease: Lease | None = None,
+        digest: SessionDigest | None = None,
+        blobs: Sequence[bytes] = (),
     ) -> None:
         await self._arrive()
         draw = self._simulation.random.random()
         if draw < self.fail / 2:
             raise AgentError("SessionWriteFailed", "the simulated disk is full")
-        await self._inner.append(session_id, batch, expected_tail=expected_tail, lease=lease)
+        await self.inner.append(
+            session_id, batch, expected_tail=expected_tail, lease=lease, digest=digest, blobs=blobs
+        )
         if draw < self.fail:
             raise AgentError("SessionWriteFailed", "the acknowledgement was lost on its way")
         await self._arrive()
@@ -157,43 +162,10 @@ class SimulatedStore:
             hash = read_envelope(stored.body).hash
             self._simulation.acknowledged.append((session_id, Tail(seq=stored.seq, id=stored.id, hash=hash)))
 
-    async def read(self, session_id: str, *, after: int = 0, upto: int | None = None) -> list[StoredEntry]:
-        return await self._call(lambda: self._inner.read(session_id, after=after, upto=upto))
-
-    async def load(self, session_id: str, *, after: int = 0) -> list[Entry]:
-        return await self._call(lambda: self._inner.load(session_id, after=after))
-
-    async def tail(self, session_id: str) -> Tail | None:
-        return await self._call(lambda: self._inner.tail(session_id))
-
-    async def sessions(self) -> list[SessionInfo]:
-        return await self._call(self._inner.sessions)
-
-    async def fork(self, source: str, *, at: int, target: str, first: Sequence[StoredEntry]) -> None:
-        await self._call(lambda: self._inner.fork(source, at=at, target=target, first=first))
-
-    async def erase(self, session_id: str, bodies: Mapping[int, bytes]) -> None:
-        await self._call(lambda: self._inner.erase(session_id, bodies))
-
-    async def put_blob(self, data: bytes) -> str:
-        return await self._call(lambda: self._inner.put_blob(data))
-
-    async def get_blob(self, name: str) -> bytes:
-        return await self._call(lambda: self._inner.get_blob(name))
-
-    async def claim(self, session_id: str, *, owner: str, ttl: float) -> Lease:
-        return await self._call(lambda: self._inner.claim(session_id, owner=owner, ttl=ttl))
-
-    async def renew(self, lease: Lease) -> None:
-        await self._call(lambda: self._inner.renew(lease))
-
-    async def release(self, lease: Lease) -> None:
-        await self._call(lambda: self._inner.release(lease))
-
     async def close(self) -> None:
         return None
 
-    async def _call(self, act: Callable[[], Awaitable[T]]) -> T:
+    async def _call(self, method: str, act: Callable[[], Awaitable[T]]) -> T:
         await self._arrive()
         value = await act()
         await self._arrive()
