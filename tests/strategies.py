@@ -139,8 +139,8 @@ _SPECIAL: dict[type[Any], st.SearchStrategy[Any]] = {
 
 STRUCTS: tuple[type[Any], ...] = tuple(
     value
-    for name in contract.__all__
-    if isinstance(value := getattr(contract, name), type)
+    for value in vars(contract).values()
+    if isinstance(value, type)
     and issubclass(value, contract.Value | contract.ErrorInfo)
     and value not in (contract.Value, contract.Envelope)
 )

@@ -5,9 +5,14 @@ from __future__ import annotations
 import ast
 import subprocess
 import sys
+from importlib import import_module
 from pathlib import Path
 
-CONTRACT = Path(__file__).resolve().parent.parent / "src" / "turnlog" / "contract"
+import pytest
+
+PACKAGE = Path(__file__).resolve().parent.parent / "src" / "turnlog"
+CONTRACT = PACKAGE / "contract"
+LAZY = ["turnlog", "turnlog.history", "turnlog.loop", "turnlog.models", "turnlog.testing"]
 LOADED_WHEN_USED = "pydantic httpx2 apsw click rich xllamacpp openai anthropic"
 
 
@@ -36,3 +41,22 @@ def test_contract_stands_on_msgspec_and_the_standard_library() -> None:
                 continue
             strangers += [f"{path.name}: {name}" for name in names if name.split(".")[0] not in allowed]
     assert strangers == []
+
+
+@pytest.mark.parametrize("name", LAZY)
+def test_a_lazy_package_has_the_names_that_type_checkers_see(name: str) -> None:
+    package = import_module(name)
+    path = PACKAGE.joinpath(*name.split(".")[1:]) / "__init__.py"
+    seen = {
+        alias.asname
+        for block in ast.parse(path.read_text(encoding="utf-8")).body
+        if isinstance(block, ast.If)
+        for line in block.body
+        if isinstance(line, ast.ImportFrom)
+        for alias in line.names
+    }
+    assert seen == set(package.__all__) - {"__version__"} == set(dir(package)) - {"__version__"}
+    for public in package.__all__:
+        assert getattr(package, public) is getattr(package, public)
+    with pytest.raises(AttributeError, match=f"module '{name}' has no attribute 'nonsense'"):
+        _ = package.nonsense

@@ -5,37 +5,27 @@ The few names most people need. Everything is loaded when first used.
 
 from __future__ import annotations
 
-from importlib import import_module
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
-if TYPE_CHECKING:
-    from .contract import AgentError, RunEvent, RunResult
-    from .loop import Agent
-    from .models import load_model
-    from .tools import tool
+from ._lazy import lazy
 
 __version__ = "0.1.0"
 
-__all__ = ["Agent", "AgentError", "RunEvent", "RunResult", "__version__", "load_model", "tool"]
-
-_HOMES = {
-    "Agent": "loop",
-    "AgentError": "contract",
-    "RunEvent": "contract",
-    "RunResult": "contract",
-    "load_model": "models",
-    "tool": "tools",
-}
-
-
-def __getattr__(name: str) -> Any:
-    home = _HOMES.get(name)
-    if home is None:
-        raise AttributeError(f"module 'turnlog' has no attribute {name!r}")
-    value = getattr(import_module(f"{__name__}.{home}"), name)
-    globals()[name] = value
-    return value
-
-
-def __dir__() -> list[str]:
-    return sorted(__all__)
+if TYPE_CHECKING:
+    from .contract import AgentError as AgentError
+    from .contract import RunEvent as RunEvent
+    from .contract import RunResult as RunResult
+    from .loop import Agent as Agent
+    from .models import load_model as load_model
+    from .tools import tool as tool
+else:
+    __getattr__, __dir__ = lazy(
+        __name__,
+        {
+            ".contract": "AgentError RunEvent RunResult",
+            ".loop": "Agent",
+            ".models": "load_model",
+            ".tools": "tool",
+        },
+        "__version__",
+    )

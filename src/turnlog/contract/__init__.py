@@ -3,445 +3,207 @@
 Frozen values and pure functions; no I/O, no clock, no randomness, no logging.
 """
 
-from ._base import (
-    META_LIMIT,
-    SCHEMA_VERSION,
-    JsonObject,
-    JsonValue,
-    Value,
-    check_meta,
-    find_unjson,
-)
-from ._chain import (
-    Envelope,
-    Sealed,
-    StoredEntry,
-    chain_hash,
-    content_digest,
-    digest,
-    expected_hash,
-    kind_of,
-    read_envelope,
-    seal,
-)
-from ._codec import (
-    ParsedArguments,
-    decode,
-    encode,
-    parse_arguments,
-)
-from ._deltas import (
-    DELTA_KINDS,
-    FINISH_REASONS,
-    CallArgs,
-    CallEnd,
-    CallStart,
-    Chunk,
-    DoneDelta,
-    ErrorDelta,
-    MessageDelta,
-    StartDelta,
-    StreamDone,
-    StreamError,
-    StreamStart,
-    TextChunk,
-    TextDelta,
-    ThinkingChunk,
-    ThinkingDelta,
-    ToolCallArgsDelta,
-    ToolCallEndDelta,
-    ToolCallStartDelta,
-    UsageDelta,
-)
-from ._entries import (
-    ENTRY_KINDS,
-    ENTRY_TYPES,
-    PAYLOAD_KINDS,
-    ApprovalDecided,
-    ApprovalDecidedEntry,
-    ApprovalRequested,
-    ApprovalRequestedEntry,
-    BranchSummary,
-    BranchSummaryEntry,
-    CompactionSummary,
-    CompactionSummaryEntry,
-    Custom,
-    CustomEntry,
-    DeltaBatch,
-    DeltaBatchEntry,
-    Entry,
-    EntryPayload,
-    Fold,
-    FoldEntry,
-    FoldItem,
-    FoldSegment,
-    ModelCallFailed,
-    ModelCallFailedEntry,
-    ModelCallStarted,
-    ModelCallStartedEntry,
-    ModelChange,
-    ModelChangeEntry,
-    ModelInput,
-    ModelInputEntry,
-    ModelOutput,
-    ModelOutputEntry,
-    Purge,
-    PurgeEntry,
-    Redaction,
-    RedactionEntry,
-    RunEnded,
-    RunEndedEntry,
-    RunStarted,
-    RunStartedEntry,
-    RuntimeInit,
-    RuntimeInitEntry,
-    SessionHeader,
-    SessionHeaderEntry,
-    SystemPrompt,
-    SystemPromptEntry,
-    ToolOutcome,
-    ToolResults,
-    ToolResultsEntry,
-    ToolsChange,
-    ToolsChangeEntry,
-    ToolStarted,
-    ToolStartedEntry,
-    WidgetEvent,
-    WidgetEventEntry,
-)
-from ._errors import (
-    CODES,
-    AgentError,
-    Category,
-    CodeInfo,
-    ErrorInfo,
-)
-from ._events import (
-    EVENT_KINDS,
-    ApprovalDecidedEvent,
-    ApprovalRequestedEvent,
-    ApprovalShown,
-    AssistantMessageEvent,
-    AssistantMessageShown,
-    ContextEvent,
-    ContextShown,
-    DecisionShown,
-    DeltaShown,
-    ErrorEvent,
-    ErrorShown,
-    InputEvent,
-    InputShown,
-    ModelCallEvent,
-    ModelCallShown,
-    ModelDeltaEvent,
-    Retracted,
-    RetractedEvent,
-    RunEnd,
-    RunEndedEvent,
-    RunEvent,
-    StatusEvent,
-    StatusShown,
-    ToolProgressEvent,
-    ToolProgressShown,
-    ToolResultEvent,
-    ToolResultShown,
-    ToolStartedEvent,
-    ToolStartedShown,
-)
-from ._grammar import (
-    GRAMMAR,
-    DeltaGrammar,
-    StreamState,
-)
-from ._messages import (
-    ROLE_PARTS,
-    Message,
-    MessageView,
-    Role,
-    user_message,
-)
-from ._parts import (
-    PART_KINDS,
-    FileRef,
-    FileRefPart,
-    Image,
-    ImagePart,
-    MessagePart,
-    Text,
-    TextPart,
-    Thinking,
-    ThinkingPart,
-    ToolCall,
-    ToolCallPart,
-    ToolResult,
-    ToolResultPart,
-    text_part,
-    thinking_part,
-    tool_result_part,
-)
-from ._ports import (
-    Clock,
-    Control,
-    ControlKind,
-    IdSource,
-    Lease,
-    LeaseHolder,
-    PendingApproval,
-    SessionDigest,
-    SessionInfo,
-    Store,
-    Tail,
-)
-from ._run import (
-    LoopLimits,
-    ModelInvocationDescriptor,
-    OutcomeUnknownPolicy,
-    RequestMetadata,
-    RetryPolicy,
-    RunInput,
-    RunResult,
-    ToolPolicy,
-)
-from ._runtime import ExecutionResult, Runtime
-from ._secrets import (
-    MASK,
-    Secret,
-    guard,
-    has_secret,
-    scrub,
-)
-from ._sections import (
-    APPROVAL,
-    HINTS,
-    LIVE_SCREEN,
-    Grain,
-    LevelOfDetailSections,
-    Section,
-    to_plain_text,
-    try_get_section,
-    without_live_screen,
-)
-from ._states import (
-    STATUSES,
-    TERMINAL,
-    TRANSITIONS,
-    RunStatus,
-    check_transition,
-)
-from ._tools import (
-    SpecificTool,
-    TokenUsage,
-    ToolCallRequest,
-    ToolCallResult,
-    ToolChoice,
-    ToolSpec,
-    ToolStatus,
-    request_of,
-)
-
-__all__ = [
-    "APPROVAL",
-    "AgentError",
-    "ApprovalDecided",
-    "ApprovalDecidedEntry",
-    "ApprovalDecidedEvent",
-    "ApprovalRequested",
-    "ApprovalRequestedEntry",
-    "ApprovalRequestedEvent",
-    "ApprovalShown",
-    "AssistantMessageEvent",
-    "AssistantMessageShown",
-    "BranchSummary",
-    "BranchSummaryEntry",
-    "CODES",
-    "CallArgs",
-    "CallEnd",
-    "CallStart",
-    "Category",
-    "Chunk",
-    "Clock",
-    "Control",
-    "ControlKind",
-    "CodeInfo",
-    "CompactionSummary",
-    "CompactionSummaryEntry",
-    "ContextEvent",
-    "ContextShown",
-    "Custom",
-    "CustomEntry",
-    "DELTA_KINDS",
-    "DecisionShown",
-    "DeltaBatch",
-    "DeltaBatchEntry",
-    "DeltaGrammar",
-    "DeltaShown",
-    "DoneDelta",
-    "ENTRY_KINDS",
-    "ENTRY_TYPES",
-    "EVENT_KINDS",
-    "Entry",
-    "EntryPayload",
-    "Envelope",
-    "ErrorDelta",
-    "ErrorEvent",
-    "ErrorInfo",
-    "ErrorShown",
-    "ExecutionResult",
-    "FINISH_REASONS",
-    "FileRef",
-    "FileRefPart",
-    "Fold",
-    "FoldEntry",
-    "FoldItem",
-    "FoldSegment",
-    "GRAMMAR",
-    "Grain",
-    "HINTS",
-    "IdSource",
-    "Image",
-    "ImagePart",
-    "InputEvent",
-    "InputShown",
-    "JsonObject",
-    "JsonValue",
-    "LIVE_SCREEN",
-    "Lease",
-    "LeaseHolder",
-    "LevelOfDetailSections",
-    "LoopLimits",
-    "MASK",
-    "META_LIMIT",
-    "Message",
-    "MessageView",
-    "MessageDelta",
-    "MessagePart",
-    "ModelCallEvent",
-    "ModelCallFailed",
-    "ModelCallFailedEntry",
-    "ModelCallShown",
-    "ModelCallStarted",
-    "ModelCallStartedEntry",
-    "ModelChange",
-    "ModelChangeEntry",
-    "ModelDeltaEvent",
-    "ModelInput",
-    "ModelInputEntry",
-    "ModelInvocationDescriptor",
-    "ModelOutput",
-    "ModelOutputEntry",
-    "OutcomeUnknownPolicy",
-    "PART_KINDS",
-    "PAYLOAD_KINDS",
-    "ParsedArguments",
-    "PendingApproval",
-    "Purge",
-    "PurgeEntry",
-    "ROLE_PARTS",
-    "Redaction",
-    "RedactionEntry",
-    "RequestMetadata",
-    "Retracted",
-    "RetractedEvent",
-    "RetryPolicy",
-    "Role",
-    "RunEnd",
-    "RunEnded",
-    "RunEndedEntry",
-    "RunEndedEvent",
-    "RunEvent",
-    "RunInput",
-    "RunResult",
-    "RunStarted",
-    "RunStartedEntry",
-    "RunStatus",
-    "Runtime",
-    "RuntimeInit",
-    "RuntimeInitEntry",
-    "SCHEMA_VERSION",
-    "STATUSES",
-    "Sealed",
-    "Secret",
-    "Section",
-    "SessionDigest",
-    "SessionHeader",
-    "SessionHeaderEntry",
-    "SessionInfo",
-    "SpecificTool",
-    "StartDelta",
-    "StatusEvent",
-    "StatusShown",
-    "Store",
-    "StoredEntry",
-    "StreamDone",
-    "StreamError",
-    "StreamStart",
-    "StreamState",
-    "SystemPrompt",
-    "SystemPromptEntry",
-    "TERMINAL",
-    "TRANSITIONS",
-    "Tail",
-    "Text",
-    "TextChunk",
-    "TextDelta",
-    "TextPart",
-    "Thinking",
-    "ThinkingChunk",
-    "ThinkingDelta",
-    "ThinkingPart",
-    "TokenUsage",
-    "ToolCall",
-    "ToolCallArgsDelta",
-    "ToolCallEndDelta",
-    "ToolCallPart",
-    "ToolCallRequest",
-    "ToolCallResult",
-    "ToolCallStartDelta",
-    "ToolChoice",
-    "ToolOutcome",
-    "ToolPolicy",
-    "ToolProgressEvent",
-    "ToolProgressShown",
-    "ToolResult",
-    "ToolResultEvent",
-    "ToolResultPart",
-    "ToolResultShown",
-    "ToolResults",
-    "ToolResultsEntry",
-    "ToolSpec",
-    "ToolStarted",
-    "ToolStartedEntry",
-    "ToolStartedEvent",
-    "ToolStartedShown",
-    "ToolStatus",
-    "ToolsChange",
-    "ToolsChangeEntry",
-    "UsageDelta",
-    "Value",
-    "WidgetEvent",
-    "WidgetEventEntry",
-    "chain_hash",
-    "check_meta",
-    "check_transition",
-    "content_digest",
-    "decode",
-    "digest",
-    "encode",
-    "expected_hash",
-    "find_unjson",
-    "guard",
-    "has_secret",
-    "kind_of",
-    "parse_arguments",
-    "read_envelope",
-    "request_of",
-    "scrub",
-    "seal",
-    "text_part",
-    "thinking_part",
-    "to_plain_text",
-    "tool_result_part",
-    "try_get_section",
-    "user_message",
-    "without_live_screen",
-]
+from ._base import META_LIMIT as META_LIMIT
+from ._base import SCHEMA_VERSION as SCHEMA_VERSION
+from ._base import JsonObject as JsonObject
+from ._base import JsonValue as JsonValue
+from ._base import Value as Value
+from ._base import check_meta as check_meta
+from ._base import find_unjson as find_unjson
+from ._chain import Envelope as Envelope
+from ._chain import Sealed as Sealed
+from ._chain import StoredEntry as StoredEntry
+from ._chain import chain_hash as chain_hash
+from ._chain import content_digest as content_digest
+from ._chain import digest as digest
+from ._chain import expected_hash as expected_hash
+from ._chain import kind_of as kind_of
+from ._chain import read_envelope as read_envelope
+from ._chain import seal as seal
+from ._codec import ParsedArguments as ParsedArguments
+from ._codec import decode as decode
+from ._codec import encode as encode
+from ._codec import parse_arguments as parse_arguments
+from ._events import EVENT_KINDS as EVENT_KINDS
+from ._events import ApprovalDecidedEvent as ApprovalDecidedEvent
+from ._events import ApprovalRequestedEvent as ApprovalRequestedEvent
+from ._events import ApprovalShown as ApprovalShown
+from ._events import AssistantMessageEvent as AssistantMessageEvent
+from ._events import AssistantMessageShown as AssistantMessageShown
+from ._events import ContextEvent as ContextEvent
+from ._events import ContextShown as ContextShown
+from ._events import DecisionShown as DecisionShown
+from ._events import DeltaShown as DeltaShown
+from ._events import ErrorEvent as ErrorEvent
+from ._events import ErrorShown as ErrorShown
+from ._events import InputEvent as InputEvent
+from ._events import InputShown as InputShown
+from ._events import ModelCallEvent as ModelCallEvent
+from ._events import ModelCallShown as ModelCallShown
+from ._events import ModelDeltaEvent as ModelDeltaEvent
+from ._events import Retracted as Retracted
+from ._events import RetractedEvent as RetractedEvent
+from ._events import RunEnd as RunEnd
+from ._events import RunEndedEvent as RunEndedEvent
+from ._events import RunEvent as RunEvent
+from ._events import StatusEvent as StatusEvent
+from ._events import StatusShown as StatusShown
+from ._events import ToolProgressEvent as ToolProgressEvent
+from ._events import ToolProgressShown as ToolProgressShown
+from ._events import ToolResultEvent as ToolResultEvent
+from ._events import ToolResultShown as ToolResultShown
+from ._events import ToolStartedEvent as ToolStartedEvent
+from ._events import ToolStartedShown as ToolStartedShown
+from ._ports import Clock as Clock
+from ._ports import Control as Control
+from ._ports import ControlKind as ControlKind
+from ._ports import IdSource as IdSource
+from ._ports import Lease as Lease
+from ._ports import LeaseHolder as LeaseHolder
+from ._ports import PendingApproval as PendingApproval
+from ._ports import SessionDigest as SessionDigest
+from ._ports import SessionInfo as SessionInfo
+from ._ports import Store as Store
+from ._ports import Tail as Tail
+from ._runtime import ExecutionResult as ExecutionResult
+from ._runtime import Runtime as Runtime
+from ._secrets import MASK as MASK
+from ._secrets import Secret as Secret
+from ._secrets import guard as guard
+from ._secrets import has_secret as has_secret
+from ._secrets import scrub as scrub
+from .deltas import DELTA_KINDS as DELTA_KINDS
+from .deltas import FINISH_REASONS as FINISH_REASONS
+from .deltas import GRAMMAR as GRAMMAR
+from .deltas import CallArgs as CallArgs
+from .deltas import CallEnd as CallEnd
+from .deltas import CallStart as CallStart
+from .deltas import Chunk as Chunk
+from .deltas import DeltaGrammar as DeltaGrammar
+from .deltas import DoneDelta as DoneDelta
+from .deltas import ErrorDelta as ErrorDelta
+from .deltas import MessageDelta as MessageDelta
+from .deltas import StartDelta as StartDelta
+from .deltas import StreamDone as StreamDone
+from .deltas import StreamError as StreamError
+from .deltas import StreamStart as StreamStart
+from .deltas import StreamState as StreamState
+from .deltas import TextChunk as TextChunk
+from .deltas import TextDelta as TextDelta
+from .deltas import ThinkingChunk as ThinkingChunk
+from .deltas import ThinkingDelta as ThinkingDelta
+from .deltas import ToolCallArgsDelta as ToolCallArgsDelta
+from .deltas import ToolCallEndDelta as ToolCallEndDelta
+from .deltas import ToolCallStartDelta as ToolCallStartDelta
+from .deltas import UsageDelta as UsageDelta
+from .entries import ENTRY_KINDS as ENTRY_KINDS
+from .entries import ENTRY_TYPES as ENTRY_TYPES
+from .entries import PAYLOAD_KINDS as PAYLOAD_KINDS
+from .entries import ApprovalDecided as ApprovalDecided
+from .entries import ApprovalDecidedEntry as ApprovalDecidedEntry
+from .entries import ApprovalRequested as ApprovalRequested
+from .entries import ApprovalRequestedEntry as ApprovalRequestedEntry
+from .entries import BranchSummary as BranchSummary
+from .entries import BranchSummaryEntry as BranchSummaryEntry
+from .entries import CompactionSummary as CompactionSummary
+from .entries import CompactionSummaryEntry as CompactionSummaryEntry
+from .entries import Custom as Custom
+from .entries import CustomEntry as CustomEntry
+from .entries import DeltaBatch as DeltaBatch
+from .entries import DeltaBatchEntry as DeltaBatchEntry
+from .entries import Entry as Entry
+from .entries import EntryPayload as EntryPayload
+from .entries import Fold as Fold
+from .entries import FoldEntry as FoldEntry
+from .entries import FoldItem as FoldItem
+from .entries import FoldSegment as FoldSegment
+from .entries import ModelCallFailed as ModelCallFailed
+from .entries import ModelCallFailedEntry as ModelCallFailedEntry
+from .entries import ModelCallStarted as ModelCallStarted
+from .entries import ModelCallStartedEntry as ModelCallStartedEntry
+from .entries import ModelChange as ModelChange
+from .entries import ModelChangeEntry as ModelChangeEntry
+from .entries import ModelInput as ModelInput
+from .entries import ModelInputEntry as ModelInputEntry
+from .entries import ModelOutput as ModelOutput
+from .entries import ModelOutputEntry as ModelOutputEntry
+from .entries import Purge as Purge
+from .entries import PurgeEntry as PurgeEntry
+from .entries import Redaction as Redaction
+from .entries import RedactionEntry as RedactionEntry
+from .entries import RunEnded as RunEnded
+from .entries import RunEndedEntry as RunEndedEntry
+from .entries import RunStarted as RunStarted
+from .entries import RunStartedEntry as RunStartedEntry
+from .entries import RuntimeInit as RuntimeInit
+from .entries import RuntimeInitEntry as RuntimeInitEntry
+from .entries import SessionHeader as SessionHeader
+from .entries import SessionHeaderEntry as SessionHeaderEntry
+from .entries import SystemPrompt as SystemPrompt
+from .entries import SystemPromptEntry as SystemPromptEntry
+from .entries import ToolOutcome as ToolOutcome
+from .entries import ToolResults as ToolResults
+from .entries import ToolResultsEntry as ToolResultsEntry
+from .entries import ToolsChange as ToolsChange
+from .entries import ToolsChangeEntry as ToolsChangeEntry
+from .entries import ToolStarted as ToolStarted
+from .entries import ToolStartedEntry as ToolStartedEntry
+from .entries import WidgetEvent as WidgetEvent
+from .entries import WidgetEventEntry as WidgetEventEntry
+from .errors import CODES as CODES
+from .errors import AgentError as AgentError
+from .errors import Category as Category
+from .errors import CodeInfo as CodeInfo
+from .errors import ErrorInfo as ErrorInfo
+from .messages import PART_KINDS as PART_KINDS
+from .messages import ROLE_PARTS as ROLE_PARTS
+from .messages import FileRef as FileRef
+from .messages import FileRefPart as FileRefPart
+from .messages import Image as Image
+from .messages import ImagePart as ImagePart
+from .messages import Message as Message
+from .messages import MessagePart as MessagePart
+from .messages import MessageView as MessageView
+from .messages import Role as Role
+from .messages import Text as Text
+from .messages import TextPart as TextPart
+from .messages import Thinking as Thinking
+from .messages import ThinkingPart as ThinkingPart
+from .messages import ToolCall as ToolCall
+from .messages import ToolCallPart as ToolCallPart
+from .messages import ToolResult as ToolResult
+from .messages import ToolResultPart as ToolResultPart
+from .messages import text_part as text_part
+from .messages import thinking_part as thinking_part
+from .messages import tool_result_part as tool_result_part
+from .messages import user_message as user_message
+from .run import STATUSES as STATUSES
+from .run import TERMINAL as TERMINAL
+from .run import TRANSITIONS as TRANSITIONS
+from .run import LoopLimits as LoopLimits
+from .run import ModelInvocationDescriptor as ModelInvocationDescriptor
+from .run import OutcomeUnknownPolicy as OutcomeUnknownPolicy
+from .run import RequestMetadata as RequestMetadata
+from .run import RetryPolicy as RetryPolicy
+from .run import RunInput as RunInput
+from .run import RunResult as RunResult
+from .run import RunStatus as RunStatus
+from .run import ToolPolicy as ToolPolicy
+from .run import check_transition as check_transition
+from .sections import APPROVAL as APPROVAL
+from .sections import HINTS as HINTS
+from .sections import LIVE_SCREEN as LIVE_SCREEN
+from .sections import Grain as Grain
+from .sections import LevelOfDetailSections as LevelOfDetailSections
+from .sections import Section as Section
+from .sections import to_plain_text as to_plain_text
+from .sections import try_get_section as try_get_section
+from .sections import without_live_screen as without_live_screen
+from .tools import SpecificTool as SpecificTool
+from .tools import TokenUsage as TokenUsage
+from .tools import ToolCallRequest as ToolCallRequest
+from .tools import ToolCallResult as ToolCallResult
+from .tools import ToolChoice as ToolChoice
+from .tools import ToolSpec as ToolSpec
+from .tools import ToolStatus as ToolStatus
+from .tools import request_of as request_of

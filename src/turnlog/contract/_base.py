@@ -4,16 +4,19 @@ from __future__ import annotations
 
 import math
 import re
-from typing import Any, TypeAlias, cast
+from typing import Any, TypeAlias, TypeVar, cast, get_args
 
 import msgspec
 
-from ._errors import AgentError
+from .errors import AgentError
 
 JsonValue: TypeAlias = Any
 """What JSON can hold. Spelled ``Any`` because recursive aliases cost msgspec its fast path."""
 
 JsonObject: TypeAlias = dict[str, Any]
+
+P = TypeVar("P")
+"""The payload of an envelope."""
 
 SCHEMA_VERSION = 1
 """Version of everything in this room: the closed sets of kinds and the fields of each."""
@@ -42,6 +45,11 @@ class Value(
     Unknown fields are refused by the fast decoder; :func:`turnlog.contract.decode` then takes the slow
     path that keeps them (see ``_codec``), so a newer writer's fields survive a round trip.
     """
+
+
+def payload_type(envelope: type[Any]) -> type[Any]:
+    """What a kind's envelope holds: ``Fold`` for ``class FoldEntry(_Entry[Fold], ...)``."""
+    return get_args(envelope.__orig_bases__[0])[0]
 
 
 def find_unjson(value: object, depth: int = 0) -> str | None:

@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Mapping
+from functools import cache
 from typing import Any, NamedTuple
 
 import msgspec
 
 from ._base import JsonObject, Value, check_meta
 from ._codec import decode, encode
-from ._entries import ENTRY_TYPES, PAYLOAD_KINDS, Entry, EntryPayload
-from ._errors import AgentError
+from .entries import ENTRY_TYPES, PAYLOAD_KINDS, Entry, EntryPayload
+from .errors import AgentError
 
 
 class StoredEntry(NamedTuple):
@@ -42,10 +43,9 @@ class _Header(Value, frozen=True, kw_only=True, tag_field="kind"):
     hash: str
 
 
-_HEADERS: dict[str, type[_Header]] = {
-    kind: msgspec.defstruct(f"_{kind}", [], bases=(_Header,), tag=kind, frozen=True, kw_only=True)  # pyright: ignore[reportAssignmentType]
-    for kind in ENTRY_TYPES
-}
+@cache
+def _header(kind: str) -> type[_Header]:
+    return msgspec.defstruct(f"_{kind}", [], bases=(_Header,), tag=kind, frozen=True, kw_only=True)  # pyright: ignore[reportReturnType]
 
 
 class Envelope(Value, frozen=True, kw_only=True):
@@ -152,7 +152,7 @@ def seal(
         "meta": meta,
         "hash": hash,
     }
-    body = encode(_HEADERS[kind](payload=msgspec.Raw(raw), **place))
+    body = encode(_header(kind)(payload=msgspec.Raw(raw), **place))
     entry: Entry = ENTRY_TYPES[kind](payload=payload, **place)  # pyright: ignore[reportArgumentType]
     return Sealed(entry, StoredEntry(seq, id, kind, body))
 

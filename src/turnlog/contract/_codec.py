@@ -17,8 +17,8 @@ import msgspec
 from msgspec import inspect
 
 from ._base import SCHEMA_VERSION, JsonObject, find_unjson
-from ._errors import AgentError
-from ._messages import MessageView
+from .errors import AgentError
+from .messages import MessageView
 
 T = TypeVar("T")
 _UNKNOWN_FIELD = "Object contains unknown field "

@@ -8,12 +8,11 @@ from __future__ import annotations
 from typing import ClassVar, Literal, TypeAlias
 
 from ._base import JsonObject, Value
-from ._deltas import MessageDelta
-from ._errors import ErrorInfo
-from ._messages import Message
-from ._run import ModelInvocationDescriptor, RunResult
-from ._states import RunStatus
-from ._tools import ToolStatus
+from .deltas import MessageDelta
+from .errors import ErrorInfo
+from .messages import Message
+from .run import ModelInvocationDescriptor, RunResult, RunStatus
+from .tools import ToolStatus
 
 
 class InputShown(Value, frozen=True, kw_only=True):

@@ -7,8 +7,8 @@ from typing import Literal, Protocol, TypeAlias, runtime_checkable
 
 from ._base import JsonObject, Value
 from ._chain import StoredEntry
-from ._entries import ApprovalRequested, Entry
-from ._states import RunStatus
+from .entries import ApprovalRequested, Entry
+from .run import RunStatus
 
 
 class Clock(Protocol):

@@ -5,96 +5,46 @@ Everything is loaded when first used.
 
 from __future__ import annotations
 
-from importlib import import_module
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
+
+from .._lazy import lazy
 
 if TYPE_CHECKING:
-    from ._base import Chunk, ErrorMapper, Model
-    from ._catalog import BUILT_IN, ENTRY_POINT_GROUP, load_model
-    from ._config import CacheConfig, ModelConfig, ModelInfo, ModelRequest, build_config
-    from .router import (
-        HealthView,
-        ProviderRouter,
-        Route,
-        RouteContext,
-        RoutePolicy,
-        RouterNotice,
-        by_role,
-        cheapest,
-        fastest,
-        healthiest,
-        in_order,
+    from ._base import Chunk as Chunk
+    from ._base import ErrorMapper as ErrorMapper
+    from ._base import Model as Model
+    from ._catalog import BUILT_IN as BUILT_IN
+    from ._catalog import ENTRY_POINT_GROUP as ENTRY_POINT_GROUP
+    from ._catalog import load_model as load_model
+    from ._config import CacheConfig as CacheConfig
+    from ._config import ModelConfig as ModelConfig
+    from ._config import ModelInfo as ModelInfo
+    from ._config import ModelRequest as ModelRequest
+    from ._config import build_config as build_config
+    from .router import HealthView as HealthView
+    from .router import ProviderRouter as ProviderRouter
+    from .router import Route as Route
+    from .router import RouteContext as RouteContext
+    from .router import RoutePolicy as RoutePolicy
+    from .router import RouterNotice as RouterNotice
+    from .router import by_role as by_role
+    from .router import cheapest as cheapest
+    from .router import fastest as fastest
+    from .router import healthiest as healthiest
+    from .router import in_order as in_order
+    from .scripted import ScriptedCall as ScriptedCall
+    from .scripted import ScriptedError as ScriptedError
+    from .scripted import ScriptedModel as ScriptedModel
+    from .scripted import Turn as Turn
+else:
+    __getattr__, __dir__ = lazy(
+        __name__,
+        {
+            "._base": "Chunk ErrorMapper Model",
+            "._catalog": "BUILT_IN ENTRY_POINT_GROUP load_model",
+            "._config": "CacheConfig ModelConfig ModelInfo ModelRequest build_config",
+            ".router": "HealthView ProviderRouter Route RouteContext RoutePolicy RouterNotice by_role"
+            " cheapest fastest healthiest in_order",
+            ".scripted": "ScriptedCall ScriptedError ScriptedModel Turn",
+        },
     )
-    from .scripted import ScriptedCall, ScriptedError, ScriptedModel, Turn
-
-__all__ = [
-    "BUILT_IN",
-    "CacheConfig",
-    "Chunk",
-    "ENTRY_POINT_GROUP",
-    "ErrorMapper",
-    "HealthView",
-    "Model",
-    "ModelConfig",
-    "ModelInfo",
-    "ModelRequest",
-    "ProviderRouter",
-    "Route",
-    "RouteContext",
-    "RoutePolicy",
-    "RouterNotice",
-    "ScriptedCall",
-    "ScriptedError",
-    "ScriptedModel",
-    "Turn",
-    "build_config",
-    "by_role",
-    "cheapest",
-    "fastest",
-    "healthiest",
-    "in_order",
-    "load_model",
-]
-
-_HOMES = {
-    "BUILT_IN": "._catalog",
-    "CacheConfig": "._config",
-    "Chunk": "._base",
-    "ENTRY_POINT_GROUP": "._catalog",
-    "ErrorMapper": "._base",
-    "HealthView": ".router",
-    "Model": "._base",
-    "ModelConfig": "._config",
-    "ModelInfo": "._config",
-    "ModelRequest": "._config",
-    "ProviderRouter": ".router",
-    "Route": ".router",
-    "RouteContext": ".router",
-    "RoutePolicy": ".router",
-    "RouterNotice": ".router",
-    "ScriptedCall": ".scripted",
-    "ScriptedError": ".scripted",
-    "ScriptedModel": ".scripted",
-    "Turn": ".scripted",
-    "build_config": "._config",
-    "by_role": ".router",
-    "cheapest": ".router",
-    "fastest": ".router",
-    "healthiest": ".router",
-    "in_order": ".router",
-    "load_model": "._catalog",
-}
-"""Name → the module that has it."""
-
-
-def __getattr__(name: str) -> Any:
-    home = _HOMES.get(name)
-    if home is None:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    value = getattr(import_module(home, __name__), name)
-    globals()[name] = value
-    return value
-
-
-def __dir__() -> list[str]:
-    return sorted(__all__)

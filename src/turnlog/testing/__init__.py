@@ -8,109 +8,63 @@ loopback server, a simulated event loop. Kits: ``check_model``, ``check_store``,
 
 from __future__ import annotations
 
-from importlib import import_module
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
+
+from .._lazy import lazy
 
 if TYPE_CHECKING:
-    from turnlog.models import ScriptedCall, ScriptedError, ScriptedModel, Turn
+    from turnlog.models import ScriptedCall as ScriptedCall
+    from turnlog.models import ScriptedError as ScriptedError
+    from turnlog.models import ScriptedModel as ScriptedModel
+    from turnlog.models import Turn as Turn
 
-    from ._context_checks import check_context_manager
-    from ._fault_store import FaultStore, StoreFault, fail_append, fill_disk, slow_append
-    from ._golden import check_trace, read_trace
-    from ._ids import FixedIds
-    from ._loopback import Loopback, LoopbackAnswer, LoopbackRequest
-    from ._model_cases import CaseCall, ModelCase, ModelReport, Wired
-    from ._model_checks import check_model
-    from ._request_rules import check_request
-    from ._session_checks import OutsideRecord, check_session
-    from ._simulated_session import SimulationReport, simulate
-    from ._simulation import SimulatedProcess, Simulation, current_process
-    from ._store_checks import check_store
-    from ._time import FixedClock, VirtualClock
-    from ._widget_checks import check_widget
-
-__all__ = [
-    "CaseCall",
-    "FaultStore",
-    "FixedClock",
-    "FixedIds",
-    "Loopback",
-    "LoopbackAnswer",
-    "LoopbackRequest",
-    "ModelCase",
-    "ModelReport",
-    "OutsideRecord",
-    "ScriptedCall",
-    "ScriptedError",
-    "ScriptedModel",
-    "SimulatedProcess",
-    "Simulation",
-    "SimulationReport",
-    "StoreFault",
-    "Turn",
-    "VirtualClock",
-    "Wired",
-    "check_context_manager",
-    "check_model",
-    "check_request",
-    "check_session",
-    "check_store",
-    "check_trace",
-    "check_widget",
-    "current_process",
-    "fail_append",
-    "fill_disk",
-    "read_trace",
-    "simulate",
-    "slow_append",
-]
-
-_HOMES: dict[str, str] = {
-    "CaseCall": "turnlog.testing._model_cases",
-    "FaultStore": "turnlog.testing._fault_store",
-    "FixedClock": "turnlog.testing._time",
-    "FixedIds": "turnlog.testing._ids",
-    "Loopback": "turnlog.testing._loopback",
-    "LoopbackAnswer": "turnlog.testing._loopback",
-    "LoopbackRequest": "turnlog.testing._loopback",
-    "ModelCase": "turnlog.testing._model_cases",
-    "ModelReport": "turnlog.testing._model_cases",
-    "OutsideRecord": "turnlog.testing._session_checks",
-    "ScriptedCall": "turnlog.models",
-    "ScriptedError": "turnlog.models",
-    "ScriptedModel": "turnlog.models",
-    "SimulatedProcess": "turnlog.testing._simulation",
-    "Simulation": "turnlog.testing._simulation",
-    "SimulationReport": "turnlog.testing._simulated_session",
-    "StoreFault": "turnlog.testing._fault_store",
-    "Turn": "turnlog.models",
-    "VirtualClock": "turnlog.testing._time",
-    "Wired": "turnlog.testing._model_cases",
-    "check_context_manager": "turnlog.testing._context_checks",
-    "check_model": "turnlog.testing._model_checks",
-    "check_request": "turnlog.testing._request_rules",
-    "check_session": "turnlog.testing._session_checks",
-    "check_store": "turnlog.testing._store_checks",
-    "check_trace": "turnlog.testing._golden",
-    "check_widget": "turnlog.testing._widget_checks",
-    "current_process": "turnlog.testing._simulation",
-    "fail_append": "turnlog.testing._fault_store",
-    "fill_disk": "turnlog.testing._fault_store",
-    "read_trace": "turnlog.testing._golden",
-    "simulate": "turnlog.testing._simulated_session",
-    "slow_append": "turnlog.testing._fault_store",
-}
-"""Name → the module that has it."""
-
-
-def __getattr__(name: str) -> Any:
-    home = _HOMES.get(name)
-    if home is None:
-        raise AttributeError(f"module 'turnlog.testing' has no attribute {name!r}")
-    value = getattr(import_module(home), name)
-    globals()[name] = value
-    return value
-
-
-def __dir__() -> list[str]:
-    return sorted(_HOMES)
+    from ._context_checks import check_context_manager as check_context_manager
+    from ._fault_store import FaultStore as FaultStore
+    from ._fault_store import StoreFault as StoreFault
+    from ._fault_store import fail_append as fail_append
+    from ._fault_store import fill_disk as fill_disk
+    from ._fault_store import slow_append as slow_append
+    from ._golden import check_trace as check_trace
+    from ._golden import read_trace as read_trace
+    from ._ids import FixedIds as FixedIds
+    from ._loopback import Loopback as Loopback
+    from ._loopback import LoopbackAnswer as LoopbackAnswer
+    from ._loopback import LoopbackRequest as LoopbackRequest
+    from ._model_cases import CaseCall as CaseCall
+    from ._model_cases import ModelCase as ModelCase
+    from ._model_cases import ModelReport as ModelReport
+    from ._model_cases import Wired as Wired
+    from ._model_checks import check_model as check_model
+    from ._request_rules import check_request as check_request
+    from ._session_checks import OutsideRecord as OutsideRecord
+    from ._session_checks import check_session as check_session
+    from ._simulated_session import SimulationReport as SimulationReport
+    from ._simulated_session import simulate as simulate
+    from ._simulation import SimulatedProcess as SimulatedProcess
+    from ._simulation import Simulation as Simulation
+    from ._simulation import current_process as current_process
+    from ._store_checks import check_store as check_store
+    from ._time import FixedClock as FixedClock
+    from ._time import VirtualClock as VirtualClock
+    from ._widget_checks import check_widget as check_widget
+else:
+    __getattr__, __dir__ = lazy(
+        __name__,
+        {
+            "turnlog.models": "ScriptedCall ScriptedError ScriptedModel Turn",
+            "._context_checks": "check_context_manager",
+            "._fault_store": "FaultStore StoreFault fail_append fill_disk slow_append",
+            "._golden": "check_trace read_trace",
+            "._ids": "FixedIds",
+            "._loopback": "Loopback LoopbackAnswer LoopbackRequest",
+            "._model_cases": "CaseCall ModelCase ModelReport Wired",
+            "._model_checks": "check_model",
+            "._request_rules": "check_request",
+            "._session_checks": "OutsideRecord check_session",
+            "._simulated_session": "SimulationReport simulate",
+            "._simulation": "SimulatedProcess Simulation current_process",
+            "._store_checks": "check_store",
+            "._time": "FixedClock VirtualClock",
+            "._widget_checks": "check_widget",
+        },
+    )

@@ -1,23 +1,121 @@
-"""One finished message: a role and its ordered parts."""
+"""Messages: a role and its ordered parts. The six kinds of part are a closed, versioned set."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from itertools import islice
-from typing import Literal, TypeAlias, cast, overload
+from typing import ClassVar, Generic, Literal, TypeAlias, cast, get_args, overload
 
-from ._base import JsonObject, Value, check_meta
-from ._errors import AgentError
-from ._parts import (
-    FileRefPart,
-    ImagePart,
-    MessagePart,
-    TextPart,
-    ThinkingPart,
-    ToolCallPart,
-    ToolResultPart,
-    text_part,
-)
+from ._base import JsonObject, P, Value, check_meta, find_unjson
+from .errors import AgentError
+
+
+class Text(Value, frozen=True, kw_only=True):
+    text: str
+    provider_data: JsonObject | None = None
+
+
+class Thinking(Value, frozen=True, kw_only=True):
+    text: str
+    provider_data: JsonObject | None = None
+
+
+class ToolCall(Value, frozen=True, kw_only=True):
+    """``raw_args_text`` is what the model wrote, always; ``arguments`` is None when that does not parse."""
+
+    tool_call_id: str
+    tool_name: str
+    arguments: JsonObject | None
+    raw_args_text: str
+    provider_data: JsonObject | None = None
+
+    def __post_init__(self) -> None:
+        if found := find_unjson(self.arguments):
+            raise AgentError("InvalidMessage", f"arguments of {self.tool_name!r}: {found}")
+
+
+class Image(Value, frozen=True, kw_only=True):
+    """Exactly one of ``data`` (base64) and ``url``; in the log ``url`` is ``blob:sha256-…``."""
+
+    mime_type: str
+    data: str | None = None
+    url: str | None = None
+    provider_data: JsonObject | None = None
+
+    def __post_init__(self) -> None:
+        if (self.data is None) == (self.url is None):
+            raise AgentError("InvalidMessage", "an image needs exactly one of data and url")
+
+
+class FileRef(Value, frozen=True, kw_only=True):
+    path: str
+    mime_type: str | None = None
+    size: int | None = None
+    provider_data: JsonObject | None = None
+
+
+class _Part(Value, Generic[P], frozen=True, kw_only=True, tag_field="kind"):
+    payload: P
+
+
+class TextPart(_Part[Text], frozen=True, tag="text"):
+    kind: ClassVar[Literal["text"]] = "text"
+
+
+class ThinkingPart(_Part[Thinking], frozen=True, tag="thinking"):
+    kind: ClassVar[Literal["thinking"]] = "thinking"
+
+
+class ToolCallPart(_Part[ToolCall], frozen=True, tag="tool_call"):
+    kind: ClassVar[Literal["tool_call"]] = "tool_call"
+
+
+class ImagePart(_Part[Image], frozen=True, tag="image"):
+    kind: ClassVar[Literal["image"]] = "image"
+
+
+class FileRefPart(_Part[FileRef], frozen=True, tag="file_ref"):
+    kind: ClassVar[Literal["file_ref"]] = "file_ref"
+
+
+class ToolResult(Value, frozen=True, kw_only=True):
+    """``content`` is text, a JSON object, or parts (text, image, file_ref)."""
+
+    tool_call_id: str
+    is_error: bool
+    content: str | JsonObject | list[TextPart | ImagePart | FileRefPart]
+    provider_data: JsonObject | None = None
+
+    def __post_init__(self) -> None:
+        if isinstance(self.content, dict) and (found := find_unjson(self.content)):
+            raise AgentError("InvalidMessage", f"result of call {self.tool_call_id!r}: {found}")
+
+
+class ToolResultPart(_Part[ToolResult], frozen=True, tag="tool_result"):
+    kind: ClassVar[Literal["tool_result"]] = "tool_result"
+
+
+MessagePart: TypeAlias = TextPart | ThinkingPart | ToolCallPart | ToolResultPart | ImagePart | FileRefPart
+
+PART_KINDS: tuple[str, ...] = tuple(part.kind for part in get_args(MessagePart))
+
+
+def text_part(text: str, provider_data: JsonObject | None = None) -> TextPart:
+    return TextPart(payload=Text(text=text, provider_data=provider_data))
+
+
+def thinking_part(text: str, provider_data: JsonObject | None = None) -> ThinkingPart:
+    return ThinkingPart(payload=Thinking(text=text, provider_data=provider_data))
+
+
+def tool_result_part(
+    tool_call_id: str,
+    content: str | JsonObject | list[TextPart | ImagePart | FileRefPart],
+    *,
+    is_error: bool = False,
+) -> ToolResultPart:
+    return ToolResultPart(payload=ToolResult(tool_call_id=tool_call_id, is_error=is_error, content=content))
+
 
 Role: TypeAlias = Literal["system", "user", "assistant", "tool"]
 
@@ -29,8 +127,7 @@ ROLE_PARTS: dict[str, frozenset[str]] = {
 }
 """Which parts a role may hold. The one place that says so."""
 
-
-_PARTS = (TextPart, ThinkingPart, ToolCallPart, ToolResultPart, ImagePart, FileRefPart)
+_PARTS: tuple[type[MessagePart], ...] = get_args(MessagePart)
 
 
 class Message(Value, frozen=True, kw_only=True):

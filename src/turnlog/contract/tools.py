@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any, Literal, TypeAlias
 
 from ._base import JsonObject, Value
-from ._parts import ToolCall
+from .messages import ToolCall
 
 ToolStatus: TypeAlias = Literal["success", "failed", "skipped", "denied", "unknown"]
 

@@ -25,6 +25,7 @@ CODES: Mapping[str, CodeInfo] = {
     **_codes(
         "model",
         "ModelTimeout",
+        "ModelUnreachable",
         "ModelRateLimited",
         "ModelOverloaded",
         "ModelServerError",
@@ -39,6 +40,7 @@ CODES: Mapping[str, CodeInfo] = {
         "ModelContextOverflow",
         "ModelBadRequest",
         "ModelContentFiltered",
+        "ModelRefused",
         "ModelUnknownError",
     ),
     **_codes(
@@ -78,6 +80,7 @@ CODES: Mapping[str, CodeInfo] = {
         "RunMaxToolRounds",
         "RunTokenLimit",
         "RunCostLimit",
+        "RunStalled",
         "IllegalTransition",
         "OutputInvalid",
         "HookFailed",

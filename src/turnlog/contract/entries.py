@@ -1,15 +1,36 @@
-"""What each kind of entry holds. Named as past facts; closed set, frozen by golden files."""
+"""The records of a log: for each kind what it holds, and the envelope that gives it place, time and hash.
+
+Named as past facts; closed set, frozen by golden files.
+"""
 
 from __future__ import annotations
 
-from typing import Literal, TypeAlias
+from typing import ClassVar, Generic, Literal, TypeAlias, get_args
 
-from .._base import JsonObject, Value
-from .._errors import ErrorInfo
-from .._messages import Message
-from .._run import LoopLimits, ModelInvocationDescriptor, RetryPolicy, ToolPolicy
-from .._sections import Grain, LevelOfDetailSections
-from .._tools import TokenUsage, ToolChoice, ToolSpec, ToolStatus
+from ._base import JsonObject, P, Value, payload_type
+from .errors import ErrorInfo
+from .messages import Message
+from .run import LoopLimits, ModelInvocationDescriptor, RetryPolicy, ToolPolicy
+from .sections import Grain, LevelOfDetailSections
+from .tools import TokenUsage, ToolChoice, ToolSpec, ToolStatus
+
+
+class _Entry(Value, Generic[P], frozen=True, kw_only=True, tag_field="kind"):
+    """``parent_id`` is the entry before; ``purged_digest`` is there once the content was erased,
+    ``trimmed_digest`` once a copy of purged content was cut out and the rest stayed: both are digests of
+    what was there."""
+
+    id: str
+    parent_id: str | None = None
+    session_id: str
+    seq: int
+    timestamp: str
+    run_id: str | None = None
+    payload: P
+    meta: JsonObject | None = None
+    purged_digest: str | None = None
+    trimmed_digest: str | None = None
+    hash: str
 
 
 class SessionHeader(Value, frozen=True, kw_only=True):
@@ -18,6 +39,10 @@ class SessionHeader(Value, frozen=True, kw_only=True):
     metadata: JsonObject | None = None
     parent_session_id: str | None = None
     parent_tool_call_id: str | None = None
+
+
+class SessionHeaderEntry(_Entry[SessionHeader], frozen=True, tag="session_header"):
+    kind: ClassVar[Literal["session_header"]] = "session_header"
 
 
 class RunStarted(Value, frozen=True, kw_only=True):
@@ -40,11 +65,19 @@ class RunStarted(Value, frozen=True, kw_only=True):
     widgets: list[str] | None = None
 
 
+class RunStartedEntry(_Entry[RunStarted], frozen=True, tag="run_started"):
+    kind: ClassVar[Literal["run_started"]] = "run_started"
+
+
 class RunEnded(Value, frozen=True, kw_only=True):
     status: Literal["completed", "failed", "aborted"]
     error: ErrorInfo | None = None
     usage: TokenUsage | None = None
     final_entry_id: str | None = None
+
+
+class RunEndedEntry(_Entry[RunEnded], frozen=True, tag="run_ended"):
+    kind: ClassVar[Literal["run_ended"]] = "run_ended"
 
 
 class ModelInput(Value, frozen=True, kw_only=True):
@@ -56,6 +89,10 @@ class ModelInput(Value, frozen=True, kw_only=True):
     source: Literal["user", "steering", "correction", "host"] = "user"
 
 
+class ModelInputEntry(_Entry[ModelInput], frozen=True, tag="model_input"):
+    kind: ClassVar[Literal["model_input"]] = "model_input"
+
+
 class ModelCallStarted(Value, frozen=True, kw_only=True):
     model_call_index: int
     attempt: int
@@ -64,6 +101,10 @@ class ModelCallStarted(Value, frozen=True, kw_only=True):
     message_count: int
     reason: str | None = None
     estimated_tokens: int | None = None
+
+
+class ModelCallStartedEntry(_Entry[ModelCallStarted], frozen=True, tag="model_call_started"):
+    kind: ClassVar[Literal["model_call_started"]] = "model_call_started"
 
 
 class ModelCallFailed(Value, frozen=True, kw_only=True):
@@ -77,6 +118,10 @@ class ModelCallFailed(Value, frozen=True, kw_only=True):
     usage: TokenUsage | None = None
 
 
+class ModelCallFailedEntry(_Entry[ModelCallFailed], frozen=True, tag="model_call_failed"):
+    kind: ClassVar[Literal["model_call_failed"]] = "model_call_failed"
+
+
 class ModelOutput(Value, frozen=True, kw_only=True):
     """``wire_hash`` is the context hash the answer was made on: thinking is replayed only while it holds."""
 
@@ -88,10 +133,18 @@ class ModelOutput(Value, frozen=True, kw_only=True):
     wire_hash: str | None = None
 
 
+class ModelOutputEntry(_Entry[ModelOutput], frozen=True, tag="model_output"):
+    kind: ClassVar[Literal["model_output"]] = "model_output"
+
+
 class ToolsChange(Value, frozen=True, kw_only=True):
     """The tools offered from here on, in order."""
 
     tools: list[ToolSpec]
+
+
+class ToolsChangeEntry(_Entry[ToolsChange], frozen=True, tag="tools_change"):
+    kind: ClassVar[Literal["tools_change"]] = "tools_change"
 
 
 class ToolStarted(Value, frozen=True, kw_only=True):
@@ -103,6 +156,10 @@ class ToolStarted(Value, frozen=True, kw_only=True):
     args_digest: str
     attempt: int = 1
     arguments: JsonObject | None = None
+
+
+class ToolStartedEntry(_Entry[ToolStarted], frozen=True, tag="tool_started"):
+    kind: ClassVar[Literal["tool_started"]] = "tool_started"
 
 
 class ToolOutcome(Value, frozen=True, kw_only=True):
@@ -130,6 +187,10 @@ class ToolResults(Value, frozen=True, kw_only=True):
     execute_error: str | None = None
 
 
+class ToolResultsEntry(_Entry[ToolResults], frozen=True, tag="tool_results"):
+    kind: ClassVar[Literal["tool_results"]] = "tool_results"
+
+
 class ApprovalRequested(Value, frozen=True, kw_only=True):
     """``digest`` binds the decision to session, call, tool, arguments and sandbox level."""
 
@@ -140,6 +201,10 @@ class ApprovalRequested(Value, frozen=True, kw_only=True):
     reason: str | None = None
     expires_at: str | None = None
     sandbox: str | None = None
+
+
+class ApprovalRequestedEntry(_Entry[ApprovalRequested], frozen=True, tag="approval_requested"):
+    kind: ClassVar[Literal["approval_requested"]] = "approval_requested"
 
 
 class ApprovalDecided(Value, frozen=True, kw_only=True):
@@ -153,18 +218,34 @@ class ApprovalDecided(Value, frozen=True, kw_only=True):
     note: str | None = None
 
 
+class ApprovalDecidedEntry(_Entry[ApprovalDecided], frozen=True, tag="approval_decided"):
+    kind: ClassVar[Literal["approval_decided"]] = "approval_decided"
+
+
 class ModelChange(Value, frozen=True, kw_only=True):
     target: ModelInvocationDescriptor
     previous: ModelInvocationDescriptor | None = None
     reason: str | None = None
 
 
+class ModelChangeEntry(_Entry[ModelChange], frozen=True, tag="model_change"):
+    kind: ClassVar[Literal["model_change"]] = "model_change"
+
+
 class RuntimeInit(Value, frozen=True, kw_only=True):
     data: JsonObject
 
 
+class RuntimeInitEntry(_Entry[RuntimeInit], frozen=True, tag="runtime_init"):
+    kind: ClassVar[Literal["runtime_init"]] = "runtime_init"
+
+
 class SystemPrompt(Value, frozen=True, kw_only=True):
     text: str
+
+
+class SystemPromptEntry(_Entry[SystemPrompt], frozen=True, tag="system_prompt"):
+    kind: ClassVar[Literal["system_prompt"]] = "system_prompt"
 
 
 class WidgetEvent(Value, frozen=True, kw_only=True):
@@ -172,6 +253,10 @@ class WidgetEvent(Value, frozen=True, kw_only=True):
     event: str
     data: JsonObject
     tool_call_id: str | None = None
+
+
+class WidgetEventEntry(_Entry[WidgetEvent], frozen=True, tag="widget_event"):
+    kind: ClassVar[Literal["widget_event"]] = "widget_event"
 
 
 class FoldItem(Value, frozen=True, kw_only=True):
@@ -204,6 +289,10 @@ class Fold(Value, frozen=True, kw_only=True):
     screen: str | None = None
 
 
+class FoldEntry(_Entry[Fold], frozen=True, tag="fold"):
+    kind: ClassVar[Literal["fold"]] = "fold"
+
+
 class CompactionSummary(Value, frozen=True, kw_only=True):
     first_kept_entry_id: str
     summary: str
@@ -211,11 +300,19 @@ class CompactionSummary(Value, frozen=True, kw_only=True):
     usage: TokenUsage | None = None
 
 
+class CompactionSummaryEntry(_Entry[CompactionSummary], frozen=True, tag="compaction_summary"):
+    kind: ClassVar[Literal["compaction_summary"]] = "compaction_summary"
+
+
 class BranchSummary(Value, frozen=True, kw_only=True):
     from_session_id: str
     from_entry_id: str
     from_seq: int
     summary: str | None = None
+
+
+class BranchSummaryEntry(_Entry[BranchSummary], frozen=True, tag="branch_summary"):
+    kind: ClassVar[Literal["branch_summary"]] = "branch_summary"
 
 
 class Redaction(Value, frozen=True, kw_only=True):
@@ -228,6 +325,10 @@ class Redaction(Value, frozen=True, kw_only=True):
     reason: str | None = None
     by: str | None = None
     trimmed: dict[str, str] | None = None
+
+
+class RedactionEntry(_Entry[Redaction], frozen=True, tag="redaction"):
+    kind: ClassVar[Literal["redaction"]] = "redaction"
 
 
 class Purge(Value, frozen=True, kw_only=True):
@@ -243,10 +344,18 @@ class Purge(Value, frozen=True, kw_only=True):
     trimmed: dict[str, str] | None = None
 
 
+class PurgeEntry(_Entry[Purge], frozen=True, tag="purge"):
+    kind: ClassVar[Literal["purge"]] = "purge"
+
+
 class DeltaBatch(Value, frozen=True, kw_only=True):
     model_call_index: int
     attempt: int
     deltas: list[JsonObject]
+
+
+class DeltaBatchEntry(_Entry[DeltaBatch], frozen=True, tag="delta_batch"):
+    kind: ClassVar[Literal["delta_batch"]] = "delta_batch"
 
 
 class Custom(Value, frozen=True, kw_only=True):
@@ -254,6 +363,10 @@ class Custom(Value, frozen=True, kw_only=True):
 
     name: str
     data: JsonObject
+
+
+class CustomEntry(_Entry[Custom], frozen=True, tag="custom"):
+    kind: ClassVar[Literal["custom"]] = "custom"
 
 
 EntryPayload: TypeAlias = (
@@ -281,3 +394,36 @@ EntryPayload: TypeAlias = (
     | DeltaBatch
     | Custom
 )
+
+Entry: TypeAlias = (
+    SessionHeaderEntry
+    | RunStartedEntry
+    | RunEndedEntry
+    | ModelInputEntry
+    | ModelCallStartedEntry
+    | ModelCallFailedEntry
+    | ModelOutputEntry
+    | ToolsChangeEntry
+    | ToolStartedEntry
+    | ToolResultsEntry
+    | ApprovalRequestedEntry
+    | ApprovalDecidedEntry
+    | ModelChangeEntry
+    | RuntimeInitEntry
+    | SystemPromptEntry
+    | WidgetEventEntry
+    | FoldEntry
+    | CompactionSummaryEntry
+    | BranchSummaryEntry
+    | RedactionEntry
+    | PurgeEntry
+    | DeltaBatchEntry
+    | CustomEntry
+)
+
+ENTRY_TYPES: dict[str, type[Entry]] = {entry.kind: entry for entry in get_args(Entry)}
+"""Every kind and its class; the closed set of H-2."""
+
+ENTRY_KINDS: tuple[str, ...] = tuple(ENTRY_TYPES)
+
+PAYLOAD_KINDS: dict[type[EntryPayload], str] = {payload_type(entry): entry.kind for entry in get_args(Entry)}
