@@ -165,4 +165,4 @@ def _turn(turn: Any) -> str | Turn:
 
 def test_the_tool_options_exist() -> None:
     listed = {name for row in table(page("docs/quickstart.md"), "option of `@tool`") for name in code(row[0])}
-    assert listed <= set(ToolOptions.__dataclass_fields__)
+    assert listed <= set(ToolOptions.__annotations__)

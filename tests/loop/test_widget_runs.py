@@ -269,7 +269,7 @@ async def test_an_edit_while_a_run_is_going_enters_through_the_run() -> None:
     @tool(timeout=None)
     async def look(ctx: ToolContext) -> str:
         """Look, and have the host write down what is seen."""
-        assert await ctx.agent.append_widget_event(ctx.session_id, NOTES.write("seen", fact(1))) is None
+        assert await agent.append_widget_event(ctx.session_id, NOTES.write("seen", fact(1))) is None
         return "seen"
 
     agent = stage.play(

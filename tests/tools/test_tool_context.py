@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Iterator, Mapping
-from typing import Any
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping
+from typing import TYPE_CHECKING, Annotated, Any, Protocol, TypedDict
 
 import pytest
 
-from turnlog.contract import ExecutionResult, JsonObject, Runtime, ToolCallRequest, guard
+from turnlog.contract import AgentError, ExecutionResult, JsonObject, Runtime, ToolCallRequest, guard
 from turnlog.testing import VirtualClock
-from turnlog.tools import ToolAnswer, ToolContext, ToolExecutor, ToolRegistry, tool
+from turnlog.tools import AgentInfo, ToolAnswer, ToolContext, ToolExecutor, ToolRegistry, check_deps, tool
 
 
 class Place:
@@ -51,32 +51,140 @@ async def run(function: Any, ctx: ToolContext, **arguments: Any) -> ToolAnswer:
 @pytest.mark.parametrize("kind", ["async", "sync"])
 async def test_the_context_is_given_to_who_declares_it(kind: str) -> None:
     def describe(ctx: ToolContext) -> str:
-        return f"{ctx.session_id} {ctx.run_id} {ctx.agent} {ctx.tool_name} {ctx.tool_call_id} {ctx.attempt}"
+        assert ctx.agent is not None
+        return (
+            f"{ctx.session_id} {ctx.run_id} {ctx.agent.name} {ctx.tool_name} {ctx.tool_call_id} {ctx.attempt}"
+        )
 
     @tool(name="look")
     async def later(note: str, given: ToolContext) -> str:
         given.progress("seen")
-        return f"{note} {describe(given)} {given.idempotency_key} {given.state}"
+        return f"{note} {describe(given)} {given.idempotency_key} {given.deps}"
 
     @tool(name="look")
     def now(note: str, *, given: ToolContext | None = None) -> str:
         assert given is not None
         given.progress("seen")
-        return f"{note} {describe(given)} {given.idempotency_key} {given.state}"
+        return f"{note} {describe(given)} {given.idempotency_key} {given.deps}"
 
     heard: list[Any] = []
     ctx = ToolContext(
         session_id="s",
         run_id="r",
-        agent="me",
+        agent=AgentInfo("me"),
         idempotency_key="key",
         attempt=2,
-        state="shared",
+        deps="shared",
         on_progress=lambda text, data: heard.append((text, data)),
     )
     answer = await run(later if kind == "async" else now, ctx, note="hi")
     assert answer.content == "hi s r me look call_1 2 key shared"
     assert heard == [("seen", None)]
+
+
+class Bank:
+    def __init__(self, money: int = 0) -> None:
+        self.money = money
+
+
+if TYPE_CHECKING:
+    from somewhere import Unloaded  # pyright: ignore[reportMissingImports, reportUnknownVariableType]
+
+
+def bare(ctx: ToolContext, account: str) -> str:
+    return f"{account} {ctx.deps.money}"
+
+
+def typed(ctx: ToolContext[Bank], account: str) -> str:
+    return f"{account} {ctx.deps.money}"
+
+
+def optional(account: str, ctx: ToolContext[Bank] | None = None) -> str:
+    return f"{account} {ctx and ctx.deps.money}"
+
+
+def unloaded(ctx: ToolContext[Unloaded], account: str) -> str:  # pyright: ignore
+    return f"{account} {ctx.deps.money}"  # pyright: ignore
+
+
+def annotated(ctx: Annotated[ToolContext[Bank], "the bank"], account: str) -> str:
+    return f"{account} {ctx.deps.money}"
+
+
+@pytest.mark.parametrize("function", [bare, typed, optional, unloaded, annotated])
+async def test_deps_reach_a_tool_and_never_its_schema(function: Any) -> None:
+    assert list(tool(function).spec.parameter_schema["properties"]) == ["account"]
+    answer = await run(function, ToolContext(deps=Bank(7)), account="17")
+    assert answer.content == "17 7"
+
+
+def test_a_tool_says_which_deps_it_wants() -> None:
+    assert [tool(each).deps_types for each in (bare, typed, optional, annotated)] == [
+        (),
+        (Bank,),
+        (Bank,),
+        (Bank,),
+    ]
+
+
+class Vault(Bank): ...
+
+
+class Shape(Protocol):
+    money: int
+
+
+class Row(TypedDict):
+    money: int
+
+
+@pytest.mark.parametrize(
+    ("wanted", "deps"),
+    [
+        (Bank, Bank()),
+        (Bank, Vault()),
+        (Bank | None, None),
+        (Shape, "a protocol that Python cannot test"),
+        (Any, 5),
+        (Row, {"money": 1}),
+        (dict[str, int], {"a": 1}),
+        (Callable[[], int], len),
+    ],
+)
+def test_deps_of_the_right_type_are_taken(wanted: Any, deps: Any) -> None:
+    check_deps(deps, wanted)
+
+
+@pytest.mark.parametrize(
+    ("wanted", "deps", "words"),
+    [
+        (Bank, "the bank", "needs deps of type Bank, and a str was given; pass deps=Bank"),
+        (Bank, None, "needs deps of type Bank, and none were given"),
+        (Vault, Bank(), "a Bank was given"),
+        (Row, 5, "needs deps of type Row"),
+        (Bank | str, 5, "a int was given"),
+    ],
+)
+def test_deps_of_another_type_are_refused(wanted: Any, deps: Any, words: str) -> None:
+    with pytest.raises(AgentError) as caught:
+        check_deps(deps, wanted)
+    assert caught.value.code == "ConfigInvalid"
+    assert words in caught.value.message
+
+
+async def test_a_context_hands_out_nothing_internal() -> None:
+    seen: list[str] = []
+
+    @tool
+    def look(ctx: ToolContext) -> str:
+        seen.extend(name for name in dir(ctx) if not name.startswith("_"))
+        return "done"
+
+    await run(look, ToolContext(on_progress=lambda text, data: None))
+    facts = "agent attempt clock deps idempotency_key run_id runtime session_id tool_call_id tool_name"
+    ways = "cancelled emit on_progress progress require_runtime"
+    assert seen == sorted(f"{facts} {ways}".split())
+    assert ToolContext(on_progress=lambda text, data: None).on_progress is None, "no way to the listener"
 
 
 @pytest.mark.spec("T-5")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 import subprocess
 import sys
+import threading
 from typing import Any
 
 import pytest
@@ -207,7 +208,7 @@ def test_bad_names_options_and_types_are_refused() -> None:
     def odd(a: Odd) -> None: ...
     def lost(a: NowhereToBeFound) -> None: ...  # noqa: F821  # pyright: ignore
 
-    assert "no JSON schema can be made of its types" in refuse(odd)
+    assert "no JSON schema can be made of that" in refuse(odd)
     assert "'NowhereToBeFound'" in refuse(lost)
 
 
@@ -267,6 +268,84 @@ def test_tools_from_schemas_and_definitions() -> None:
     assert (back.timeout, back.requires_runtime) == (1.5, True)
     assert back.spec.parameter_schema == {"type": "object", "properties": {}}
     assert back.definition.timeout_ms == 1500
+
+
+class Connection:
+    """A class of a user's that no JSON describes."""
+
+
+def test_a_parameter_no_model_could_send_is_refused_where_the_tool_is_declared() -> None:
+    with pytest.raises(AgentError) as caught:
+
+        @tool
+        def query(sql: str, connection: Connection) -> str:  # pyright: ignore[reportUnusedFunction]
+            return sql
+
+    assert caught.value.code == "ConfigInvalid"
+    message = caught.value.message
+    assert message.startswith(
+        "tool 'query': parameter 'connection' is of type Connection, and no JSON schema"
+    )
+    assert "ctx.deps (ctx: ToolContext[Connection])" in message
+    assert "arbitrary_types_allowed" not in message
+
+    def several(text: str, connections: list[Connection] | None = None) -> str:
+        return text
+
+    with pytest.raises(AgentError, match=r"tool 'several': parameter 'connections' is of type .*Connection"):
+        ToolRegistry([several])
+    with pytest.raises(AgentError, match="parameter 'gate'"):
+        tool(_gated)
+
+
+def _gated(gate: threading.Event) -> None: ...
+
+
+def test_a_class_declared_after_its_tool_is_refused_by_the_registry() -> None:
+    room: dict[str, Any] = {}
+    code = """
+from __future__ import annotations
+from turnlog.tools import tool
+
+@tool
+def query(connection: Later) -> str:
+    return ""
+
+class Later: ...
+"""
+    exec(compile(code, "page", "exec"), room)
+    with pytest.raises(AgentError, match="parameter 'connection' is of type Later"):
+        ToolRegistry([room["query"]])
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        ({"timout": 3}, "there is no option 'timout' (did you mean 'timeout'?); the options are name,"),
+        ({"timeout": "1d"}, "timeout is '1d'; it is in seconds and more than 0, or None"),
+        ({"timeout": float("nan")}, "timeout is nan"),
+        ({"timeout": float("inf")}, "timeout is inf"),
+        ({"timeout": True}, "timeout is True"),
+        ({"idempotent": "yes"}, "idempotent is 'yes'; it is True or False"),
+        ({"retry_on": ValueError}, "retry_on is <class 'ValueError'>; it is a tuple of exception classes"),
+        ({"retry_on": (KeyboardInterrupt,)}, "retry_on"),
+        ({"max_output": 1.5}, "max_output is 1.5"),
+        ({"reconcile": 5}, "reconcile is 5"),
+        ({"annotations": ["read_only"]}, "annotations is ['read_only']; it is a mapping"),
+        ({"ends_run": 1}, "ends_run is 1"),
+    ],
+)
+def test_options_that_do_not_exist_or_do_not_fit_are_refused(options: dict[str, Any], words: str) -> None:
+    def fine(a: int) -> int:
+        return a
+
+    for make in (lambda: tool(fine, **options), lambda: tool(**options)(fine)):
+        with pytest.raises(AgentError) as caught:
+            make()
+        assert caught.value.code == "ConfigInvalid"
+        assert words in caught.value.message
+    with pytest.raises(AgentError):
+        Tool.from_schema("fine", "", {}, lambda arguments, ctx: None, **options)
 
 
 def test_the_same_bytes_every_time() -> None:

@@ -101,7 +101,7 @@ def load_tools(name: str) -> list[Tool]:
         raise click.BadParameter(
             f"{name} fails: {type(error).__name__}: {error}", param_hint="--tools"
         ) from error
-    found = [value for value in vars(module).values() if isinstance(value, Tool)]
+    found: list[Tool] = [value for value in vars(module).values() if isinstance(value, Tool)]
     if not found:
         raise click.BadParameter(f"{name} has no function marked with @tool", param_hint="--tools")
     return found

@@ -25,10 +25,10 @@ from turnlog.contract import (
     request_of,
     scrub,
 )
-from turnlog.tools import ToolAnswer, ToolContext, ToolExecutor, ToolRegistry
+from turnlog.tools import AgentInfo, ToolAnswer, ToolContext, ToolExecutor, ToolRegistry
 
 from ._doors import Answer, Ask, Finished, Judgement, Progress, Start, ToolNews
-from ._shared import READ_ARTIFACT, RECALL, SessionShare
+from ._shared import READ_ARTIFACT, RECALL, SHARE, SessionShare
 from ._state import CallState, RunState
 
 
@@ -41,6 +41,7 @@ class ToolWorld:
     store: Store
     clock: Clock
     agent: Any = None
+    deps: Any = None
     runtime: Runtime | None = None
     sandbox: str | None = None
     share: SessionShare | None = None
@@ -158,6 +159,8 @@ class LiveTools:
         task.add_done_callback(lambda task: self._tell(call, task))
 
     async def _run(self, call: CallState, key: str, attempt: int) -> ToolAnswer:
+        if self._world.share is not None:
+            SHARE.set(self._world.share)  # in the context of this task, and of what it starts
         answer = await self._executor.execute(_request(call), self._context(call, key, attempt))
         # The tool ran, and that must be told, though all of its output is not kept.
         try:
@@ -218,10 +221,10 @@ class LiveTools:
             tool_name=call.call.tool_name,
             idempotency_key=key,
             attempt=attempt,
-            agent=world.agent,
+            agent=AgentInfo(getattr(world.agent, "name", None)),
+            deps=world.deps,
             runtime=world.runtime,
             clock=world.clock,
-            state=world.share,
             on_progress=progress,
         )
 

@@ -1,13 +1,14 @@
-"""What one session's tools share: its log, its widgets, its store. Handed to tools as ``ctx.state``."""
+"""The built-in tools of a session: those of its widgets, ``recall`` and ``read_artifact``."""
 
 from __future__ import annotations
 
+from contextvars import ContextVar
 from dataclasses import dataclass
 from typing import Any
 
 from turnlog.context import recall_text
 from turnlog.contract import AgentError, JsonObject, Store
-from turnlog.tools import Tool, ToolContext, ToolError, ToolOptions
+from turnlog.tools import Tool, ToolContext, ToolError
 from turnlog.widgets import Widget
 
 from ._warm import WarmSession
@@ -19,8 +20,14 @@ _PAGE = 8_000
 
 @dataclass(frozen=True, slots=True)
 class SessionShare:
+    """What the built-in tools of one session work on."""
+
     warm: WarmSession
     store: Store
+
+
+SHARE: ContextVar[SessionShare] = ContextVar("turnlog session of a running tool")
+"""Set around each call, and no attribute of ``ToolContext``: a user's tool must not reach the session."""
 
 
 def widget_tools(widgets: tuple[Widget[Any], ...]) -> list[Tool]:
@@ -34,8 +41,7 @@ def widget_tools(widgets: tuple[Widget[Any], ...]) -> list[Tool]:
 
 def _widget_body(widget: Widget[Any], name: str) -> Any:
     async def run(arguments: JsonObject, ctx: ToolContext) -> str:
-        share: SessionShare = ctx.state
-        answer = share.warm.host.execute(widget, name, arguments, ctx.tool_call_id)
+        answer = SHARE.get().warm.host.execute(widget, name, arguments, ctx.tool_call_id)
         if answer.is_error:
             raise ToolError(answer.text)
         for event in answer.events:
@@ -54,14 +60,16 @@ def memory_tools() -> list[Tool]:
             "Bring back the full text of something that was shortened. Name it by its # number.",
             _schema({"entry": {"type": "string"}, "offset": offset}, ["entry"]),
             _recall,
-            options=ToolOptions(idempotent=True, concurrent=True),
+            idempotent=True,
+            concurrent=True,
         ),
         Tool.from_schema(
             READ_ARTIFACT,
             "Read on in an output that was too long to show. Name it as it was named there.",
             _schema({"artifact": {"type": "string"}, "offset": offset}, ["artifact"]),
             _read_artifact,
-            options=ToolOptions(idempotent=True, concurrent=True),
+            idempotent=True,
+            concurrent=True,
         ),
     ]
 
@@ -76,7 +84,7 @@ def _schema(properties: JsonObject, required: list[str]) -> JsonObject:
 
 
 async def _recall(arguments: JsonObject, ctx: ToolContext) -> str:
-    share: SessionShare = ctx.state
+    share = SHARE.get()
     try:
         return recall_text(
             share.warm.session.entries, arguments["entry"], offset=arguments.get("offset", 0), limit=_PAGE
@@ -86,7 +94,7 @@ async def _recall(arguments: JsonObject, ctx: ToolContext) -> str:
 
 
 async def _read_artifact(arguments: JsonObject, ctx: ToolContext) -> str:
-    share: SessionShare = ctx.state
+    share = SHARE.get()
     try:
         data = await share.store.get_blob(arguments["artifact"])
     except AgentError as error:

@@ -5,7 +5,7 @@ Nothing heavy is loaded before a tool's schema is first needed.
 
 from ._answer import Content, ResultPart, ToolAnswer, ToolError, ToolResult
 from ._check import check_schema
-from ._context import ProgressSink, ToolContext
+from ._context import AgentInfo, ProgressSink, ToolContext, check_deps
 from ._executor import ToolExecutor
 from ._options import NOT_RUN, Reconcile, ToolDefinition, ToolOptions
 from ._output import CheckedOutput, output_schema, validate_output
@@ -14,6 +14,7 @@ from ._render import ImageContent
 from ._tool import Tool, tool
 
 __all__ = [
+    "AgentInfo",
     "CheckedOutput",
     "Content",
     "ImageContent",
@@ -32,6 +33,7 @@ __all__ = [
     "ToolRegistry",
     "ToolResult",
     "as_tool",
+    "check_deps",
     "check_schema",
     "output_schema",
     "tool",

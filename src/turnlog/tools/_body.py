@@ -34,13 +34,18 @@ class Body:
     """The running function of a tool. Whatever it raises becomes an answer; nothing gets out of the task."""
 
     def __init__(
-        self, tool: Tool, kwargs: dict[str, Any], ctx: ToolContext, threads: Threads, limit: int
+        self,
+        tool: Tool,
+        kwargs: dict[str, Any],
+        ctx: ToolContext,
+        channel: Channel,
+        threads: Threads,
+        limit: int,
     ) -> None:
-        assert ctx.channel is not None
         self._tool = tool
         self._kwargs = kwargs
         self._ctx = ctx
-        self._channel: Channel = ctx.channel
+        self._channel = channel
         self._threads = threads
         self._limit = limit
         self._collector = Collector(ctx.progress)
@@ -135,7 +140,7 @@ class Body:
                 "ToolExecutionError", f"{self._tool.name!r} ran, but {error}", cause=error
             )
         answer = failure(self._tool.name, error)
-        if isinstance(error, self._tool.options.retry_on or ()):
+        if isinstance(error, self._tool.retry_on or ()):
             return ToolAnswer.failed(answer.error_code or "", answer.text, retryable=True, cause=error)
         return answer
 

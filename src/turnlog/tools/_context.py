@@ -4,14 +4,35 @@ from __future__ import annotations
 
 import asyncio
 import threading
+import types
 from collections.abc import Callable
-from dataclasses import dataclass, field, replace
-from typing import Any, TypeAlias
+from dataclasses import InitVar, dataclass, field, replace
+from typing import (
+    TYPE_CHECKING,
+    Annotated,
+    Any,
+    Generic,
+    TypeAlias,
+    Union,
+    cast,
+    get_args,
+    get_origin,
+    is_typeddict,
+)
 
 from turnlog.contract import AgentError, Clock, JsonObject, Runtime, WidgetEvent, find_unjson
 from turnlog.system import SystemClock
 
 from ._text import Unserialisable, clean, clean_json, shorten
+
+if TYPE_CHECKING:
+    from typing_extensions import TypeVar
+
+    Deps = TypeVar("Deps", covariant=True, default=Any)
+else:  # a default is a word for type checkers; the standard library knows it from Python 3.13 on
+    from typing import TypeVar
+
+    Deps = TypeVar("Deps", covariant=True)
 
 ProgressSink: TypeAlias = Callable[[str | None, JsonObject | None], None]
 """Told of partial output (text to append) and of progress data. Always called in the loop's thread; must
@@ -72,35 +93,47 @@ class Channel:
             self._sink = None  # a listener that fails must not fail the tool
 
 
+@dataclass(frozen=True, slots=True)
+class AgentInfo:
+    """The agent a call belongs to, as far as a tool may know it."""
+
+    name: str | None = None
+
+
 @dataclass(frozen=True, kw_only=True)
-class ToolContext:
+class ToolContext(Generic[Deps]):
     """Given to a tool that declares a parameter of this type; never part of its schema.
 
-    ``idempotency_key`` is the same when the same call is run again after a crash: pass it on to services
-    that take one. ``state`` is whatever the host shares with its tools. Safe to use from the thread a sync
-    tool runs in.
+    ``deps`` is what the run was given for its tools (``agent.run(…, deps=bank)``); annotate the parameter
+    ``ToolContext[Bank]`` to have it typed. ``idempotency_key`` is the same when the same call is run again
+    after a crash: pass it on to services that take one. Safe to use from the thread a sync tool runs in.
+    Make one yourself to call a tool's function in a test: ``await balance(ToolContext(deps=bank), "17")``.
     """
 
+    deps: Deps = field(default=cast("Deps", None), repr=False)
     session_id: str = ""
     run_id: str = ""
     tool_call_id: str = ""
     tool_name: str = ""
     idempotency_key: str = ""
     attempt: int = 1
-    agent: Any = None
+    agent: AgentInfo | None = None
     runtime: Runtime | None = None
     clock: Clock = field(default_factory=SystemClock)
-    state: Any = None
-    on_progress: ProgressSink | None = None
-    channel: Channel | None = field(default=None, repr=False, compare=False)
+    on_progress: InitVar[ProgressSink | None] = None
+    _sink: ProgressSink | None = field(init=False, repr=False, compare=False)
+    _channel: Channel | None = field(init=False, default=None, repr=False, compare=False)
+
+    def __post_init__(self, on_progress: ProgressSink | None) -> None:
+        object.__setattr__(self, "_sink", on_progress)
 
     def progress(self, text: str | None = None, **data: Any) -> None:
-        """Show partial output (``text``) or how far the work is (``data``) to whoever watches the run."""
-        if self.channel is None:
+        """Show partial output (``text``) or how far the work is (``data``) to the run's watchers."""
+        if self._channel is None:
             return
         if text is not None:
             text = clean(text)[:PROGRESS_LIMIT]
-        self.channel.report(text, _reportable(data) if data else None)
+        self._channel.report(text, _reportable(data) if data else None)
 
     def emit(self, widget: str, event: str, data: JsonObject | None = None) -> None:
         """Change a widget's state: the event is appended to the log with this call's result, and only when
@@ -110,15 +143,15 @@ class ToolContext:
             raise AgentError(
                 "InvalidEntry", f"event {event!r} of widget {widget!r}: {found}; emit plain JSON"
             )
-        if self.channel is not None:
-            self.channel.add(
+        if self._channel is not None:
+            self._channel.add(
                 WidgetEvent(widget=widget, event=event, data=data, tool_call_id=self.tool_call_id or None)
             )
 
     @property
     def cancelled(self) -> bool:
         """True once the call was told to stop. A sync tool cannot be interrupted: a long one looks here."""
-        return self.channel is not None and self.channel.cancelled
+        return self._channel is not None and self._channel.cancelled
 
     def require_runtime(self) -> Runtime:
         """The runtime, or the standard error when there is none."""
@@ -126,9 +159,48 @@ class ToolContext:
             raise no_runtime(self.tool_name)
         return self.runtime
 
-    def opened(self, attempt: int) -> ToolContext:
-        """A copy with a line of its own, for one try of a call."""
-        return replace(self, attempt=attempt, channel=Channel(self.on_progress))
+
+def changed(ctx: ToolContext, **changes: Any) -> ToolContext:
+    """A copy with other facts and the same listener."""
+    return replace(ctx, on_progress=ctx._sink, **changes)  # pyright: ignore[reportPrivateUsage]
+
+
+def opened(ctx: ToolContext) -> tuple[ToolContext, Channel]:
+    """A copy with a channel of its own, for one try of a call."""
+    channel = Channel(ctx._sink)  # pyright: ignore[reportPrivateUsage]
+    copy = changed(ctx)
+    object.__setattr__(copy, "_channel", channel)
+    return copy, channel
+
+
+def check_deps(deps: object, wanted: Any, owner: str = "this agent") -> None:
+    """Refuse ``deps`` that are not of the type ``wanted``. Raises ``ConfigInvalid``.
+
+    A type that Python cannot test (a protocol that is not ``runtime_checkable``, Any) takes everything.
+    """
+    if not accepts(wanted, deps):
+        given = "none were given" if deps is None else f"a {type(deps).__name__} was given"
+        name = getattr(wanted, "__name__", str(wanted))
+        raise AgentError(
+            "ConfigInvalid", f"{owner} needs deps of type {name}, and {given}; pass deps={name}(…)"
+        )
+
+
+def accepts(wanted: Any, value: object) -> bool:
+    """Whether ``value`` is of the type ``wanted``, as far as Python can tell."""
+    origin = get_origin(wanted)
+    if origin is Annotated:
+        return accepts(get_args(wanted)[0], value)
+    if origin in (Union, types.UnionType):
+        return any(accepts(arm, value) for arm in get_args(wanted))
+    if wanted is None:
+        return value is None
+    if is_typeddict(origin or wanted):
+        return isinstance(value, dict)
+    try:
+        return isinstance(value, origin or wanted)
+    except TypeError:
+        return True
 
 
 def _reportable(data: JsonObject) -> JsonObject:

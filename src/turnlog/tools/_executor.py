@@ -15,8 +15,8 @@ from turnlog.system import SystemClock
 
 from ._answer import ToolAnswer, ToolError, failure, in_words
 from ._body import Body, race
-from ._context import ToolContext, no_runtime
-from ._options import DEFAULT_TIMEOUT, NOT_RUN, Reconcile, ToolOptions
+from ._context import ToolContext, changed, no_runtime, opened
+from ._options import DEFAULT_TIMEOUT, NOT_RUN, Reconcile
 from ._registry import ToolRegistry
 from ._render import cut
 from ._signature import is_async
@@ -90,7 +90,7 @@ class ToolExecutor:
     async def execute(self, call: ToolCallRequest, ctx: ToolContext) -> ToolAnswer:
         """Run one call. See the class; retries only what the tool declared harmless to repeat."""
         started = self._clock.monotonic()
-        ctx = replace(
+        ctx = changed(
             ctx,
             tool_call_id=call.tool_call_id,
             tool_name=call.tool_name,
@@ -106,7 +106,10 @@ class ToolExecutor:
         return replace(answer, elapsed_ms=elapsed)
 
     async def reconcile(
-        self, call: ToolCallRequest | Tool, ctx: ToolContext, arguments: JsonObject | None = None
+        self,
+        call: ToolCallRequest | Tool,
+        ctx: ToolContext,
+        arguments: JsonObject | None = None,
     ) -> ToolAnswer | None:
         """Ask the tool what became of a call that was started and left no result. The call is given as it
         was recorded, or as its tool and the arguments it ran with.
@@ -122,8 +125,14 @@ class ToolExecutor:
             return None
 
         replies: list[Any] = []
-        options = ToolOptions(timeout=tool.timeout, max_output=tool.options.max_output)
-        asking = Tool.from_schema(tool.name, "", {}, _recording(ask, replies), options=options)
+        asking = Tool.from_schema(
+            tool.name,
+            "",
+            {},
+            _recording(ask, replies),
+            timeout=tool.timeout,
+            max_output=tool.max_output,
+        )
         answer = await self._once(asking, asking.bind(arguments), ctx)
         if not replies or replies[-1] is None:
             return None
@@ -131,7 +140,7 @@ class ToolExecutor:
             again = ToolCallRequest(
                 tool_name=tool.name, tool_call_id=ctx.tool_call_id, raw_arguments="", arguments=arguments
             )
-            return await self.execute(again, replace(ctx, attempt=ctx.attempt + 1))
+            return await self.execute(again, changed(ctx, attempt=ctx.attempt + 1))
         return answer
 
     async def close(self) -> None:
@@ -178,7 +187,7 @@ class ToolExecutor:
                     f"tool {tool.name!r} needs the runtime, which is {ctx.runtime.status}; do without this "
                     "tool until the runtime works again",
                 )
-        if tool.options.requires_agent and ctx.agent is None:
+        if tool.requires_agent and ctx.agent is None:
             raise AgentError(
                 "ToolExecutionError",
                 f"tool {tool.name!r} needs an agent and was called outside of one; run it through an Agent",
@@ -189,11 +198,11 @@ class ToolExecutor:
     async def _attempts(
         self, tool: Tool, arguments: JsonObject, bound: Bound, ctx: ToolContext
     ) -> ToolAnswer:
-        tries = tool.options.retries + 1 if tool.rerunnable else 1
+        tries = tool.retries + 1 if tool.rerunnable else 1
         for number in range(tries):
             if number:  # the try before may have changed the objects it was given
                 bound = tool.bind(arguments)
-            answer = await self._once(tool, bound, replace(ctx, attempt=ctx.attempt + number))
+            answer = await self._once(tool, bound, changed(ctx, attempt=ctx.attempt + number))
             if not answer.retryable or number == tries - 1 or answer.error_code == "ToolCancelled":
                 return replace(answer, retryable=False) if answer.retryable else answer
             delay = min(_BASE_DELAY * 2**number, _MAX_DELAY)
@@ -206,18 +215,17 @@ class ToolExecutor:
         raise AssertionError("unreachable: the last try returns")
 
     async def _once(self, tool: Tool, bound: Bound, ctx: ToolContext) -> ToolAnswer:
-        ctx = ctx.opened(ctx.attempt)
-        limit = tool.options.max_output or self._max_output
+        ctx, channel = opened(ctx)
+        limit = tool.max_output or self._max_output
         async with self._signal(ctx.tool_call_id) as signal:
-            body = Body(tool, bound.kwargs, ctx, self._threads, limit)
+            body = Body(tool, bound.kwargs, ctx, channel, self._threads, limit)
             try:
                 answer = await self._watch(tool, body, signal, limit)
             except asyncio.CancelledError:
                 await self._end(body)
                 raise
             finally:
-                assert ctx.channel is not None
-                events = ctx.channel.close()
+                events = channel.close()
         if answer.is_error or not events:
             return answer
         return replace(answer, events=[*answer.events, *events])

@@ -84,7 +84,9 @@ class ToolRegistry:
 
 def as_tool(item: ToolLike) -> Tool:
     if isinstance(item, Tool):
-        return item
+        found = cast("Tool", item)
+        found.check_types()  # what was declared after it is known by now
+        return found
     if isinstance(item, ToolDefinition):
         return Tool.from_definition(item)
     if not callable(cast("object", item)):

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import enum
 import functools
 import inspect
 import re
 import types
 import typing
 from collections.abc import Callable, Mapping
-from typing import Annotated, Any, NamedTuple, Union, get_args, get_origin
+from typing import Annotated, Any, NamedTuple, Union, cast, get_args, get_origin
 
 from turnlog.contract import AgentError, Runtime
 
@@ -18,11 +19,13 @@ _INJECTABLE: dict[str, Any] = {"ToolContext": ToolContext, "Runtime": Runtime}
 
 
 class Parameters(NamedTuple):
-    """``shown`` go into the schema; ``context`` and ``runtime`` name the injected ones."""
+    """``shown`` go into the schema; ``context`` and ``runtime`` name the injected ones. ``deps`` is the X of
+    each ``ToolContext[X]``."""
 
     shown: list[inspect.Parameter]
     context: tuple[str, ...]
     runtime: tuple[str, ...]
+    deps: tuple[Any, ...] = ()
 
 
 def function_name(function: Callable[..., Any]) -> str:
@@ -129,18 +132,20 @@ def resolve(
     shown: list[inspect.Parameter] = []
     context: list[str] = []
     runtime: list[str] = []
+    deps: list[Any] = []
     for parameter in signature.parameters.values():
         hint = hints.get(parameter.name, Any)
         if parameter.kind is inspect.Parameter.VAR_KEYWORD:
             shown.append(parameter.replace(annotation=hint))
         elif _asks_for(hint, ToolContext):
             context.append(parameter.name)
+            deps += _deps_of(hint)
         elif _asks_for(hint, Runtime):
             runtime.append(parameter.name)
         else:
             # By name alone: a default before a parameter without one is then no error.
             shown.append(parameter.replace(annotation=hint, kind=inspect.Parameter.KEYWORD_ONLY))
-    return Parameters(shown, tuple(context), tuple(runtime))
+    return Parameters(shown, tuple(context), tuple(runtime), tuple(deps))
 
 
 def _hints(name: str, function: Callable[..., Any], names: Mapping[str, Any] | None) -> dict[str, Any]:
@@ -154,6 +159,9 @@ def _hints(name: str, function: Callable[..., Any], names: Mapping[str, Any] | N
             if error.name in _INJECTABLE and error.name not in local:
                 local[error.name] = _INJECTABLE[error.name]
                 continue
+            if error.name is not None and error.name not in local and _only_in_context(target, error.name):
+                local[error.name] = Any  # what deps are is not needed to leave them out of the schema
+                continue
             raise AgentError(
                 "ConfigInvalid",
                 f"tool {name!r}: the type {error.name!r} in its signature cannot be found; import it where "
@@ -166,12 +174,57 @@ def _hints(name: str, function: Callable[..., Any], names: Mapping[str, Any] | N
             ) from error
 
 
+def _only_in_context(function: Any, name: str) -> bool:
+    """Whether a name stands in annotations of the form ``ToolContext[…]`` alone."""
+    hints = [hint for hint in getattr(function, "__annotations__", {}).values() if isinstance(hint, str)]
+    found = [hint for hint in hints if re.search(rf"\b{re.escape(name)}\b", hint)]
+    return bool(found) and all(re.match(r"[\w.]*ToolContext\[", hint) for hint in found)
+
+
 def _asks_for(hint: Any, wanted: type) -> bool:
-    if get_origin(hint) is Annotated:
-        return _asks_for(get_args(hint)[0], wanted)
-    if get_origin(hint) in (Union, types.UnionType):
-        rest = [arm for arm in get_args(hint) if arm is not type(None)]
-        return len(rest) == 1 and _asks_for(rest[0], wanted)
+    hint = _bare(hint)
     if wanted is ToolContext:
+        hint = get_origin(hint) or hint
         return isinstance(hint, type) and issubclass(hint, ToolContext)
     return hint is wanted
+
+
+def _deps_of(hint: Any) -> tuple[Any, ...]:
+    return get_args(_bare(hint))[:1]
+
+
+def _bare(hint: Any) -> Any:
+    """The type itself, without ``Annotated`` and ``| None`` around it."""
+    if get_origin(hint) is Annotated:
+        return _bare(get_args(hint)[0])
+    if get_origin(hint) in (Union, types.UnionType):
+        rest = [arm for arm in get_args(hint) if arm is not type(None)]
+        return _bare(rest[0]) if len(rest) == 1 else hint
+    return hint
+
+
+# ── classes that JSON may not be able to hold ──
+
+_PLAIN: frozenset[Any] = frozenset(
+    {str, int, float, bool, bytes, list, dict, tuple, set, frozenset, object, type(None)}
+)
+_KNOWN_MODULES = ("collections", "datetime", "decimal", "enum", "pathlib", "typing", "uuid")
+_MARKS = ("__get_pydantic_core_schema__", "__dataclass_fields__", "__struct_fields__")
+
+
+def is_doubtful(hint: Any) -> bool:
+    """Whether a type holds a class that may have no schema. A first look that loads nothing: what is doubtful
+    is compiled at once, everything else when its schema is first needed."""
+    if get_origin(hint) is typing.Literal:
+        return False
+    arms = [arm for arm in get_args(hint) if not isinstance(arm, list)]
+    if arms:
+        return any(is_doubtful(arm) for arm in arms)
+    if not isinstance(hint, type):
+        return False
+    found = cast("type[Any]", hint)
+    if found in _PLAIN or found.__module__.split(".")[0] in _KNOWN_MODULES:
+        return False
+    if typing.is_typeddict(found) or issubclass(found, enum.Enum) or hasattr(found, "_fields"):
+        return False
+    return not any(hasattr(found, mark) for mark in _MARKS)

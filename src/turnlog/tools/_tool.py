@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable, Mapping
-from typing import TYPE_CHECKING, Any, NamedTuple, overload
+from types import MappingProxyType
+from typing import TYPE_CHECKING, Any, Concatenate, Generic, NamedTuple, Unpack, cast, overload
 
 from turnlog.contract import AgentError, JsonObject, ToolSpec
 
@@ -18,14 +19,25 @@ from ._signature import (
     function_doc,
     function_name,
     is_async,
+    is_doubtful,
     is_method,
     local_names,
     resolve,
 )
 
 if TYPE_CHECKING:
+    from typing_extensions import ParamSpec, TypeVar
+
     from ._signature import Parameters
     from ._typed import Typed
+
+    P = ParamSpec("P", default=...)
+    Q = ParamSpec("Q")
+    R = TypeVar("R", default=Any)
+else:  # a default is a word for type checkers; the standard library knows it from Python 3.13 on
+    from typing import ParamSpec, TypeVar
+
+    P, Q, R = ParamSpec("P"), ParamSpec("Q"), TypeVar("R")
 
 
 class Bound(NamedTuple):
@@ -35,24 +47,38 @@ class Bound(NamedTuple):
     problems: list[str]
 
 
-class Tool:
+class Tool(Generic[P, R]):
     """A named function with a schema. Calling the object calls the function, as if it were not decorated.
 
-    Types are looked at when the schema is first needed, so that a tool may name types declared after it.
+    Types are compiled when the schema is first needed, so that a tool may name types declared after it; but
+    a class that no model could send is refused here, as soon as it can be seen.
     """
+
+    timeout: float | None = DEFAULT_TIMEOUT
+    requires_approval: bool = False
+    requires_agent: bool = False
+    idempotent: bool = False
+    keyed: bool = False
+    reconcile: Reconcile | None = None
+    concurrent: bool = False
+    ends_run: bool = False
+    retries: int = 0
+    retry_on: tuple[type[Exception], ...] = ()
+    max_output: int | None = None
+    strict: bool | None = None
+    annotations: Mapping[str, Any] = MappingProxyType({})
 
     def __init__(
         self,
-        function: Callable[..., Any],
+        function: Callable[P, R],
         *,
         name: str | None = None,
         description: str | None = None,
-        options: ToolOptions | None = None,
-        names: Mapping[str, Any] | None = None,
         schema: JsonObject | None = None,
+        names: Mapping[str, Any] | None = None,
+        **options: Unpack[ToolOptions],
     ) -> None:
         self.function = function
-        self.options = options or ToolOptions()
         self.name = name or function_name(function)
         self.is_async = is_async(function)
         self._names = names
@@ -61,10 +87,16 @@ class Tool:
         self._typed: Typed | None = None
         self._attribute: str | None = None
         check_name(self.name)
-        check_options(self.name, self.options)
+        check_options(self.name, options)
+        self._options = options
+        self._requires_runtime = bool(options.get("requires_runtime"))
+        for option, value in options.items():
+            if option != "requires_runtime":
+                setattr(self, option, value)
         self._unbound = schema is None and is_method(function)
         self._signature = None if schema is not None else check_signature(self.name, function, self._unbound)
         functools.update_wrapper(self, function, updated=())
+        self.check_types()
 
     @classmethod
     def from_schema(
@@ -73,44 +105,48 @@ class Tool:
         description: str,
         schema: JsonObject,
         execute: Callable[[JsonObject, ToolContext], Any],
-        *,
-        options: ToolOptions | None = None,
-    ) -> Tool:
+        **options: Unpack[ToolOptions],
+    ) -> Tool[[JsonObject, ToolContext], Any]:
         """A tool whose schema comes from elsewhere; ``execute`` is given (arguments, ctx)."""
-        return cls(execute, name=name, description=description, schema=schema, options=options)
+        return Tool(execute, name=name, description=description, schema=schema, **options)
 
     @classmethod
-    def from_definition(cls, definition: ToolDefinition) -> Tool:
+    def from_definition(cls, definition: ToolDefinition) -> Tool[[JsonObject, ToolContext], Any]:
         return cls.from_schema(
             definition.name,
             definition.description,
             definition.parameter_schema,
             definition.execute,
-            options=ToolOptions(
-                timeout=DEFAULT_TIMEOUT if definition.timeout_ms is None else definition.timeout_ms / 1000,
-                requires_approval=definition.requires_approval,
-                requires_runtime=definition.requires_runtime,
-                requires_agent=definition.requires_agent,
-            ),
+            timeout=DEFAULT_TIMEOUT if definition.timeout_ms is None else definition.timeout_ms / 1000,
+            requires_approval=definition.requires_approval,
+            requires_runtime=definition.requires_runtime,
+            requires_agent=definition.requires_agent,
         )
 
-    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+    def __call__(self, *args: P.args, **kwargs: P.kwargs) -> R:
         return self.function(*args, **kwargs)
 
     def __set_name__(self, owner: type, name: str) -> None:
         self._attribute = name
 
+    @overload
+    def __get__(self, instance: None, owner: type | None = None) -> Tool[P, R]: ...
+    @overload
+    def __get__(
+        self: Tool[Concatenate[Any, Q], R], instance: object, owner: type | None = None
+    ) -> Tool[Q, R]: ...
     def __get__(self, instance: object, owner: type | None = None) -> Tool:
         """A method declared with ``@tool``, taken from an instance, is a tool of that instance and stays the
         same one. Any other tool kept as a class attribute is itself."""
         if instance is None or not self._unbound:
             return self
-        bound = Tool(
-            self.function.__get__(instance, owner),
+        method: Any = self.function
+        bound: Tool = Tool(
+            method.__get__(instance, owner),
             name=self.name,
             description=self._description,
-            options=self.options,
             names=self._names,
+            **self._options,
         )
         own = getattr(instance, "__dict__", None)
         if isinstance(own, dict) and self._attribute is not None:
@@ -119,6 +155,18 @@ class Tool:
 
     def __repr__(self) -> str:
         return f"Tool({self.name!r})"
+
+    def check_types(self) -> None:
+        """Raise ``ConfigInvalid`` for a parameter of a class that no model could send. A type that is
+        declared further down is left for later."""
+        if self._signature is None or self._unbound:
+            return
+        try:
+            parameters = self._parameters
+        except AgentError:
+            return
+        if parameters is not None and any(is_doubtful(each.annotation) for each in parameters.shown):
+            self._compiled()
 
     # ── what the model is told ──
 
@@ -129,7 +177,7 @@ class Tool:
             name=self.name,
             description=self.description,
             parameter_schema=self.parameter_schema,
-            strict=self.options.strict,
+            strict=self.strict,
         )
 
     @functools.cached_property
@@ -190,11 +238,12 @@ class Tool:
 
     def call(self, kwargs: dict[str, Any], ctx: ToolContext) -> Any:
         """Call the function with checked arguments and what it asked to be given."""
+        function = cast("Callable[..., Any]", self.function)
         if self._parameters is None:
-            return self.function(kwargs, ctx)
+            return function(kwargs, ctx)
         given: dict[str, Any] = dict.fromkeys(self._parameters.context, ctx)
         given.update(dict.fromkeys(self._parameters.runtime, ctx.runtime))
-        return self.function(**kwargs, **given)
+        return function(**kwargs, **given)
 
     @property
     def takes_context(self) -> bool:
@@ -211,7 +260,7 @@ class Tool:
             timeout_ms=round(timeout * 1000) if isinstance(timeout, int | float) else None,
             requires_approval=self.requires_approval,
             requires_runtime=self.requires_runtime,
-            requires_agent=self.options.requires_agent,
+            requires_agent=self.requires_agent,
         )
 
     async def _execute(self, arguments: JsonObject, ctx: ToolContext) -> Any:
@@ -225,39 +274,18 @@ class Tool:
     # ── what others ask of it ──
 
     @property
-    def timeout(self) -> Any:
-        return self.options.timeout
-
-    @property
-    def requires_approval(self) -> bool:
-        return self.options.requires_approval
-
-    @property
     def requires_runtime(self) -> bool:
-        return self.options.requires_runtime or (
-            self._parameters is not None and bool(self._parameters.runtime)
-        )
-
-    @property
-    def idempotent(self) -> bool:
-        return self.options.idempotent
+        return self._requires_runtime or (self._parameters is not None and bool(self._parameters.runtime))
 
     @property
     def rerunnable(self) -> bool:
         """May be run again, with the same key, when it is not known whether it ran."""
-        return self.options.idempotent or self.options.keyed
+        return self.idempotent or self.keyed
 
     @property
-    def reconcile(self) -> Reconcile | None:
-        return self.options.reconcile
-
-    @property
-    def concurrent(self) -> bool:
-        return self.options.concurrent
-
-    @property
-    def annotations(self) -> Mapping[str, Any]:
-        return self.options.annotations
+    def deps_types(self) -> tuple[Any, ...]:
+        """The X of ``ctx: ToolContext[X]``; empty for a tool that takes no context, or a bare one."""
+        return () if self._parameters is None else self._parameters.deps
 
 
 def invalid_text(tool_name: str, problems: list[str]) -> str:
@@ -271,35 +299,19 @@ def invalid_text(tool_name: str, problems: list[str]) -> str:
 
 @overload
 def tool(
-    function: Callable[..., Any],
+    function: Callable[P, R],
     /,
     *,
     name: str | None = None,
     description: str | None = None,
-    annotations: Mapping[str, Any] | None = None,
-    **options: Any,
-) -> Tool: ...
+    **options: Unpack[ToolOptions],
+) -> Tool[P, R]: ...
 
 
 @overload
 def tool(
-    *,
-    name: str | None = None,
-    description: str | None = None,
-    timeout: float | None = DEFAULT_TIMEOUT,
-    requires_approval: bool = False,
-    requires_runtime: bool = False,
-    requires_agent: bool = False,
-    idempotent: bool = False,
-    keyed: bool = False,
-    reconcile: Reconcile | None = None,
-    concurrent: bool = False,
-    retries: int = 0,
-    retry_on: tuple[type[Exception], ...] = (),
-    max_output: int | None = None,
-    strict: bool | None = None,
-    annotations: Mapping[str, Any] | None = None,
-) -> Callable[[Callable[..., Any]], Tool]: ...
+    *, name: str | None = None, description: str | None = None, **options: Unpack[ToolOptions]
+) -> Callable[[Callable[P, R]], Tool[P, R]]: ...
 
 
 def tool(
@@ -308,34 +320,20 @@ def tool(
     *,
     name: str | None = None,
     description: str | None = None,
-    annotations: Mapping[str, Any] | None = None,
-    **options: Any,
-) -> Tool | Callable[[Callable[..., Any]], Tool]:
+    **options: Unpack[ToolOptions],
+) -> Any:
     """Make a typed function, sync or async, a tool: ``@tool``, ``@tool(timeout=30)`` or ``tool(function)``.
 
     Name, description and schema come from the signature and the docstring. A parameter annotated
     ``ToolContext`` is given the call's context and is no part of the schema. Options: see ``ToolOptions``.
+    Raises ``ConfigInvalid`` for an unknown option and for a signature that no model could call.
     """
 
-    def make(function: Callable[..., Any]) -> Tool:
+    def make(function: Any) -> Tool:
         if isinstance(function, Tool):
-            function = function.function
-        return Tool(
-            function,
-            name=name,
-            description=description,
-            options=ToolOptions(annotations=dict(annotations or {}), **options),
-            names=local_names(function),
-        )
+            if name is None and description is None and not options:
+                return cast("Tool", function)
+            function = cast("Tool", function).function
+        return Tool(function, name=name, description=description, names=local_names(function), **options)
 
-    if function is None:
-        return make
-    if (
-        isinstance(function, Tool)
-        and name is None
-        and description is None
-        and not annotations
-        and not options
-    ):
-        return function
-    return make(function)
+    return make if function is None else make(function)

@@ -44,12 +44,7 @@ class Typed:
             self._adapter: TypeAdapter[Any] = TypeAdapter(type_, config=_config_for(type_))
             raw = self._adapter.json_schema(schema_generator=_Quiet, mode="validation")
         except (PydanticUserError, pydantic_core.SchemaError, PydanticJsonSchemaWarning, TypeError) as error:
-            words = str(error).split("\n\nFor further information", 1)[0]
-            raise AgentError(
-                "ConfigInvalid",
-                f"{owner}: no JSON schema can be made of its types: {words}",
-                cause=error,
-            ) from error
+            raise AgentError("ConfigInvalid", f"{owner} {_no_schema(type_, error)}", cause=error) from error
         if takes_rest:
             raw.setdefault("additionalProperties", True)
         schema = normalise(raw)
@@ -85,6 +80,18 @@ class Typed:
         return self._adapter.validate_json(msgspec.json.encode(value), strict=True, extra=self._extra)
 
 
+def _no_schema(type_: Any, error: Exception) -> str:
+    words = str(error).split("\n\nFor further information", 1)[0]
+    if not isinstance(error, PydanticUserError) or error.code != "schema-for-unknown-type":
+        return f"has no JSON schema: {words}"
+    name = type_.__name__ if isinstance(type_, type) else str(type_)
+    return (
+        f"is of type {name}, and no JSON schema can be made of that: a model cannot send such a value. Use "
+        "text, numbers, lists, dicts, a dataclass, a TypedDict, or a pydantic or msgspec model; an object "
+        f"that a tool works with comes from ctx.deps (ctx: ToolContext[{name}])"
+    )
+
+
 def _config_for(type_: Any) -> ConfigDict | None:
     """Models bring their own configuration and refuse another."""
     try:
@@ -105,7 +112,12 @@ def compile_parameters(owner: str, parameters: list[inspect.Parameter]) -> Typed
     capture.__signature__ = inspect.Signature(shown)  # pyright: ignore[reportFunctionMemberAccess]
     capture.__annotations__ = {each.name: each.annotation for each in shown}
     rest = any(each.kind is inspect.Parameter.VAR_KEYWORD for each in shown)
-    typed = Typed(owner, capture, is_call=True, takes_rest=rest)
+    try:
+        typed = Typed(owner, capture, is_call=True, takes_rest=rest)
+    except AgentError:
+        for each in shown:  # one of them alone fails, and says which it is
+            Typed(f"{owner}: parameter {each.name!r}", each.annotation)
+        raise
     typed.schema.setdefault("properties", {})
     return typed
 

@@ -1,0 +1,62 @@
+"""A page of user code for the type checker; ``test_tool_typing.py`` reads it and never runs it.
+
+Each line that ends in ``# error: RULE`` must be found wrong for that reason, and no other line.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import assert_type
+
+from turnlog.tools import Tool, ToolContext, ToolResult, tool
+
+
+@dataclass
+class Bank:
+    name: str
+
+    def balance(self, account: str) -> int:
+        return len(account)
+
+
+@tool
+def add(a: int, b: int = 2) -> int:
+    """Add two numbers."""
+    return a + b
+
+
+@tool(timeout=3, ends_run=True)
+async def balance(ctx: ToolContext[Bank], account: str) -> str:
+    """The balance of an account."""
+    assert_type(ctx.deps, Bank)
+    return f"{ctx.deps.balance(account)} at {ctx.deps.nmae}"  # error: reportAttributeAccessIssue
+
+
+class Counter:
+    @tool(idempotent=True)
+    def count(self, by: int) -> int:
+        return by
+
+
+def plain(word: str) -> ToolResult:
+    return ToolResult(word)
+
+
+@tool(timout=3)  # error: reportCallIssue
+def misspelt(a: int) -> int:
+    return a
+
+
+async def use(bank: Bank) -> None:
+    assert_type(add(1, 2), int)
+    assert_type(add(1), int)
+    add("x")  # error: reportArgumentType
+    add(1, nope=3)  # error: reportCallIssue
+    assert_type(await balance(ToolContext(deps=bank), "17"), str)
+    await balance(ToolContext(deps=17), "17")  # error: reportArgumentType
+    assert_type(Counter().count(3), int)
+    Counter().count("3")  # error: reportArgumentType
+    assert_type(tool(plain)("x"), ToolResult)
+    several: list[Tool] = [add, balance, Counter().count]
+    print(several, add.name, add.spec)
+    print(add.nmae)  # error: reportAttributeAccessIssue
