@@ -21,8 +21,8 @@ from turnlog.contract import (
     Message,
     MessageDelta,
     MessagePart,
-    RunEvent,
 )
+from turnlog.contract.events import FlatEvent as RunEvent
 
 ALPHABET = st.characters(codec="utf-8")
 TEXT = st.one_of(

@@ -18,11 +18,11 @@ from turnlog.contract import (
     Message,
     MessageDelta,
     MessagePart,
-    RunEvent,
     StoredEntry,
     decode,
     encode,
 )
+from turnlog.contract.events import FlatEvent as RunEvent
 
 
 def examples(count: int) -> settings:

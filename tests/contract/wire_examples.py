@@ -4,31 +4,21 @@ from __future__ import annotations
 
 from typing import Any, TypeAlias
 
+from turnlog import events
 from turnlog.contract import (
     ApprovalDecided,
-    ApprovalDecidedEvent,
     ApprovalRequested,
-    ApprovalRequestedEvent,
-    ApprovalShown,
-    AssistantMessageEvent,
-    AssistantMessageShown,
     BranchSummary,
     CallArgs,
     CallEnd,
     CallStart,
     CompactionSummary,
-    ContextEvent,
-    ContextShown,
     Custom,
-    DecisionShown,
     DeltaBatch,
-    DeltaShown,
     DoneDelta,
     EntryPayload,
     ErrorDelta,
-    ErrorEvent,
     ErrorInfo,
-    ErrorShown,
     FileRef,
     FileRefPart,
     Fold,
@@ -36,29 +26,20 @@ from turnlog.contract import (
     FoldSegment,
     Image,
     ImagePart,
-    InputEvent,
-    InputShown,
     LevelOfDetailSections,
     LoopLimits,
     Message,
-    ModelCallEvent,
     ModelCallFailed,
-    ModelCallShown,
     ModelCallStarted,
     ModelChange,
-    ModelDeltaEvent,
     ModelInput,
     ModelInvocationDescriptor,
     ModelOutput,
     Purge,
     Redaction,
     RequestMetadata,
-    Retracted,
-    RetractedEvent,
     RetryPolicy,
-    RunEnd,
     RunEnded,
-    RunEndedEvent,
     RunInput,
     RunResult,
     RunStarted,
@@ -67,8 +48,6 @@ from turnlog.contract import (
     SessionHeader,
     SpecificTool,
     StartDelta,
-    StatusEvent,
-    StatusShown,
     StreamDone,
     StreamError,
     StreamStart,
@@ -91,18 +70,12 @@ from turnlog.contract import (
     ToolCallStartDelta,
     ToolOutcome,
     ToolPolicy,
-    ToolProgressEvent,
-    ToolProgressShown,
     ToolResult,
-    ToolResultEvent,
     ToolResultPart,
     ToolResults,
-    ToolResultShown,
     ToolsChange,
     ToolSpec,
     ToolStarted,
-    ToolStartedEvent,
-    ToolStartedShown,
     UsageDelta,
     WidgetEvent,
     seal,
@@ -309,61 +282,69 @@ ENTRIES: Examples = _entries()
 
 
 def _events() -> Examples:
-    shown: list[tuple[Any, Any]] = [
-        (StatusEvent, StatusShown(status="preparing", previous="idle")),
-        (InputEvent, InputShown(entry_id="entry_000008", message=ASKED)),
+    shown: list[tuple[Any, dict[str, Any]]] = [
+        (events.StatusChanged, {"status": "preparing", "previous": "idle"}),
+        (events.InputAdded, {"entry_id": "entry_000008", "message": ASKED}),
         (
-            ModelCallEvent,
-            ModelCallShown(
-                entry_id="entry_000009", model_call_index=1, attempt=1, target=TARGET, context_hash=DIGEST
-            ),
+            events.ModelCalled,
+            {
+                "entry_id": "entry_000009",
+                "model_call_index": 1,
+                "attempt": 1,
+                "target": TARGET,
+                "context_hash": DIGEST,
+            },
         ),
-        (ModelDeltaEvent, DeltaShown(model_call_index=1, attempt=1, delta=DELTAS["text"])),
-        (RetractedEvent, Retracted(model_call_index=1, attempt=1, reason="ModelOverloaded")),
-        (ErrorEvent, ErrorShown(error=ERROR, will_retry=True, retry_in_ms=2000)),
+        (events.TextDelta, {"model_call_index": 1, "attempt": 1, "delta": DELTAS["text"]}),
+        (events.Retracted, {"model_call_index": 1, "attempt": 1, "reason": "ModelOverloaded"}),
+        (events.ErrorShown, {"error": ERROR, "will_retry": True, "retry_in_ms": 2000}),
         (
-            AssistantMessageEvent,
-            AssistantMessageShown(entry_id="entry_000012", message=CALLED, finish_reason="tool_calls"),
-        ),
-        (
-            ApprovalRequestedEvent,
-            ApprovalShown(
-                entry_id="entry_000013",
-                tool_call_id=CALL,
-                tool_name="add",
-                arguments={"a": 1, "b": 2},
-                digest=DIGEST,
-                reason="asks by default",
-            ),
+            events.AnswerAdded,
+            {"entry_id": "entry_000012", "message": CALLED, "finish_reason": "tool_calls"},
         ),
         (
-            ApprovalDecidedEvent,
-            DecisionShown(entry_id="entry_000014", tool_call_id=CALL, action="modify", decided_by="ada"),
-        ),
-        (ToolStartedEvent, ToolStartedShown(entry_id="entry_000015", tool_call_id=CALL, tool_name="add")),
-        (ToolProgressEvent, ToolProgressShown(tool_call_id=CALL, tool_name="add", text="adding…")),
-        (
-            ToolResultEvent,
-            ToolResultShown(
-                entry_id="entry_000016", tool_call_id=CALL, tool_name="add", status="success", message=RESULT
-            ),
-        ),
-        (
-            ContextEvent,
-            ContextShown(entry_id="entry_000018", reason="budget", tokens_before=180000, tokens_after=60000),
+            events.ApprovalRequested,
+            {
+                "entry_id": "entry_000013",
+                "tool_call_id": CALL,
+                "tool_name": "add",
+                "arguments": {"a": 1, "b": 2},
+                "digest": DIGEST,
+                "reason": "asks by default",
+            },
         ),
         (
-            RunEndedEvent,
-            RunEnd(
-                result=RunResult(
+            events.ApprovalDecided,
+            {"entry_id": "entry_000014", "tool_call_id": CALL, "action": "modify", "decided_by": "ada"},
+        ),
+        (events.ToolStarted, {"entry_id": "entry_000015", "tool_call_id": CALL, "tool_name": "add"}),
+        (events.ToolProgressed, {"tool_call_id": CALL, "tool_name": "add", "text": "adding…"}),
+        (
+            events.ToolFinished,
+            {
+                "entry_id": "entry_000016",
+                "tool_call_id": CALL,
+                "tool_name": "add",
+                "status": "success",
+                "message": RESULT,
+            },
+        ),
+        (
+            events.ContextFolded,
+            {"entry_id": "entry_000018", "reason": "budget", "tokens_before": 180000, "tokens_after": 60000},
+        ),
+        (
+            events.RunEnded,
+            {
+                "result": RunResult(
                     session_id="s_sums", run_id=RUN, status="completed", final_message=ANSWERED, usage=USAGE
                 )
-            ),
+            },
         ),
     ]
     return {
-        cls.kind: cls(seq=seq, session_id="s_sums", run_id=RUN, timestamp=NOW, payload=payload)
-        for seq, (cls, payload) in enumerate(shown, start=1)
+        cls.kind: cls(seq=seq, session_id="s_sums", run_id=RUN, timestamp=NOW, **fields)
+        for seq, (cls, fields) in enumerate(shown, start=1)
     }
 
 

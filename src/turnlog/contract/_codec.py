@@ -17,7 +17,9 @@ import msgspec
 from msgspec import inspect
 
 from ._base import SCHEMA_VERSION, JsonObject, find_unjson
+from ._event_wire import WRITERS, read_event, wire_type
 from .errors import AgentError
+from .events import FlatEvent
 from .messages import MessageView
 
 T = TypeVar("T")
@@ -37,6 +39,8 @@ _encode = msgspec.json.Encoder(enc_hook=_as_json).encode
 def encode(value: object) -> bytes:
     """``value`` as wire JSON. Text that is not valid Unicode and numbers JSON lacks are refused."""
     try:
+        if (write := WRITERS.get(type(value))) is not None:
+            value = write(value)
         data = _encode(value)
         # NaN and infinity are written as null, and almost no value of ours has a null in it.
         if b"null" in data and (problem := _find_unfinite(value)):
@@ -93,6 +97,9 @@ def decode(data: bytes | bytearray | memoryview | str, type: Any) -> Any:
 
 @lru_cache(maxsize=256)
 def _decoder(type: Any) -> Callable[[Any], Any]:
+    if type == FlatEvent:
+        read_wire = msgspec.json.Decoder(wire_type()).decode
+        return lambda data: read_event(read_wire(data))
     return msgspec.json.Decoder(type).decode
 
 
@@ -116,8 +123,11 @@ class _Unknown(NamedTuple):
 
 
 def _decode_newer(data: bytes | bytearray | memoryview | str, type: Any) -> Any:
-    plain, unknown = _part(msgspec.json.decode(data), _type_info(type))
-    return _graft(msgspec.convert(plain, type), unknown)
+    of_event = type == FlatEvent
+    wire = wire_type() if of_event else type
+    plain, unknown = _part(msgspec.json.decode(data), _type_info(wire))
+    found = _graft(msgspec.convert(plain, wire), unknown)
+    return read_event(found) if of_event else found
 
 
 @lru_cache(maxsize=256)
