@@ -27,13 +27,24 @@ from turnlog.contract import (
     Image,
     ImagePart,
     Message,
+    TokenUsage,
     ToolCallRequest,
     encode,
     find_unjson,
     guard,
     text_part,
+    tool_result_part,
 )
-from turnlog.tools import ImageContent, ToolAnswer, ToolContext, ToolExecutor, ToolRegistry, ToolResult, tool
+from turnlog.tools import (
+    Deferral,
+    ImageContent,
+    ToolAnswer,
+    ToolContext,
+    ToolExecutor,
+    ToolRegistry,
+    ToolResult,
+    tool,
+)
 
 PNG = b"\x89PNG\r\n\x1a\n" + b"\x00" * 16
 
@@ -46,7 +57,8 @@ async def result_of(value: Any, **options: Any) -> ToolAnswer:
     call = ToolCallRequest(tool_name="give", tool_call_id="call_1", raw_arguments="")
     answer = await ToolExecutor(ToolRegistry([give]), **options).execute(call, ToolContext())
     # Everything that comes out can be written to the log.
-    assert encode(Message(run_id="r", role="tool", parts=[answer.to_part("call_1")], timestamp="t"))
+    part = tool_result_part("call_1", answer.content, is_error=answer.is_error)
+    assert encode(Message(run_id="r", role="tool", parts=[part], timestamp="t"))
     return answer
 
 
@@ -120,6 +132,79 @@ async def test_values_of_every_kind(value: Any, content: Any) -> None:
     assert answer.content == content
 
 
+class Markup(str):
+    """As markupsafe's: text whose own methods make more of its kind."""
+
+    def __str__(self) -> str:
+        return self
+
+    def replace(self, *_: Any) -> Markup:  # type: ignore[override]  # pyright: ignore
+        raise TypeError("not this kind of text")
+
+
+class Level(enum.StrEnum):
+    HIGH = "high"
+
+
+class Count(int):
+    def __int__(self) -> int:
+        raise TypeError("not this kind of number")
+
+
+class Share(float):
+    pass
+
+
+class Settings(dict[str, Any]):
+    pass
+
+
+class Key(str):
+    pass
+
+
+@pytest.mark.parametrize(
+    ("value", "content"),
+    [
+        (Markup("<b>\x00"), "<b>\u2400"),
+        (Level.HIGH, "high"),
+        (Settings({Key("a"): Markup("b"), Level.HIGH: Count(3)}), {"a": "b", "high": 3}),
+        ([Count(3), Share(0.5), Level.HIGH], '[3,0.5,"high"]'),
+        (ToolResult(Markup("x"), summary=Markup("y"), gist=Level.HIGH), "x"),
+    ],
+)
+async def test_subclasses_of_plain_types_are_taken_by_value(value: Any, content: Any) -> None:
+    answer = await result_of(value)
+    assert answer.status == "success"
+    assert answer.content == content
+    texts = [answer.content, answer.summary, answer.gist]
+    if isinstance(answer.content, dict):
+        assert type(answer.content) is dict
+        texts += [*answer.content, *answer.content.values()]
+    assert all(type(text) in (str, int, dict, type(None)) for text in texts)
+
+
+async def test_a_deferred_answer_says_what_it_waits_for() -> None:
+    guard("sk-canary-results-1")
+    schema = {"type": "object", "properties": {"day": {"type": "string"}}}
+    answer = await result_of(
+        ToolResult.deferred(
+            "asked sk-canary-results-1", question="Which day?", answer_schema=schema, by="ann"
+        )
+    )
+    assert (answer.status, answer.is_error, answer.error_code) == ("deferred", False, None)
+    assert answer.deferral == Deferral(
+        reason="asked [secret]", question="Which day?", answer_schema=schema, by="ann"
+    )
+    odd = await result_of(ToolResult.deferred("x", answer_schema="object"))  # pyright: ignore
+    assert (odd.status, "answer_schema is a str" in odd.text) == ("failed", True)
+
+
+async def test_what_a_tool_spent_on_models_of_its_own_is_counted() -> None:
+    usage = TokenUsage(input_tokens=5, output_tokens=2, total_tokens=7)
+    assert (await result_of(ToolResult("done", usage=usage))).usage == usage
+
+
 async def test_images_files_and_parts() -> None:
     data = base64.b64encode(PNG).decode()
     shown = ImagePart(payload=Image(mime_type="image/png", data=data))
@@ -149,8 +234,6 @@ async def test_grains_of_the_author() -> None:
         {"exit": 1},
         b"log",
     )
-    own = await result_of(ToolAnswer.failed("ToolDenied", "no"))
-    assert (own.status, own.error_code, own.content) == ("failed", "ToolDenied", "no")
 
 
 class Circular:
@@ -241,7 +324,6 @@ async def test_secrets_are_scrubbed_everywhere() -> None:
         {"sk-canary-results-1": ["sk-canary-results-1"]},
         [text_part("sk-canary-results-1")],
         ToolResult("x", summary="sk-canary-results-1", gist="sk-canary-results-1"),
-        ToolAnswer(status="success", content="sk-canary-results-1", summary="sk-canary-results-1"),
         b"sk-canary-results-1",
         "sk-canary-results-1" * 10_000,
         b"\xff\x00sk-canary-results-1\xfe",
@@ -283,13 +365,6 @@ async def test_generators_collect_text_and_end_in_a_result() -> None:
     assert (found.content, found.gist) == ("the result", "r")
     flood = await run("endless")
     assert flood.text.endswith("[stopped: more than 64,000,000 characters of output]")
-
-
-def test_typed_view_of_a_result() -> None:
-    call = ToolCallRequest(tool_name="t", tool_call_id="c", raw_arguments="{}")
-    found = ToolAnswer(status="success", content={"a": 1}, elapsed_ms=1500).to_result(call)
-    assert (found.tool_name, found.tool_call_id, found.status) == ("t", "c", "success")
-    assert (found.result, found.elapsed) == ([("", '{"a":1}')], 1.5)
 
 
 any_text = st.text(st.characters(exclude_categories=()), max_size=5)

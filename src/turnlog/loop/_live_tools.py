@@ -25,11 +25,14 @@ from turnlog.contract import (
     request_of,
     scrub,
 )
+from turnlog.observe import get_logger
 from turnlog.tools import AgentInfo, ToolAnswer, ToolContext, ToolExecutor, ToolRegistry
 
 from ._doors import Answer, Ask, Finished, Judgement, Progress, Start, ToolNews
 from ._shared import READ_ARTIFACT, RECALL, SHARE, SessionShare
 from ._state import CallState, RunState
+
+get_logger("tools")  # the category that the executor writes tracebacks to
 
 
 @dataclass(frozen=True, slots=True)

@@ -189,6 +189,9 @@ def idempotency_key(record: Recorder, call: CallState) -> str:
 
 def _stage_result(record: Recorder, doors: Doors, call: CallState, answer: ToolAnswer) -> None:
     call_id = call.call.tool_call_id
+    if answer.status == "deferred":
+        answer = ToolAnswer.failed("ToolExecutionError", f"no answer came: {answer.text}")
+    assert answer.status != "deferred"
     for event in answer.events:
         record.stage(record.session.append_widget_event(event))
     closes = len(record.state.open_calls) == 1

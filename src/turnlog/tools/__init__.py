@@ -3,7 +3,7 @@
 Nothing heavy is loaded before a tool's schema is first needed.
 """
 
-from ._answer import Content, ResultPart, ToolAnswer, ToolError, ToolResult
+from ._answer import Content, Deferral, ResultPart, ToolAnswer, ToolError, ToolResult
 from ._check import check_schema
 from ._context import AgentInfo, ProgressSink, ToolContext, check_deps
 from ._executor import ToolExecutor
@@ -17,6 +17,7 @@ __all__ = [
     "AgentInfo",
     "CheckedOutput",
     "Content",
+    "Deferral",
     "ImageContent",
     "NOT_RUN",
     "ProgressSink",

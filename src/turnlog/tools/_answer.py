@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+import os
+import traceback
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any, TypeAlias, cast
+from typing import Any, Literal, TypeAlias, cast
 
 from turnlog.contract import (
     CODES,
@@ -14,14 +16,11 @@ from turnlog.contract import (
     ImagePart,
     JsonObject,
     TextPart,
-    ToolCallRequest,
-    ToolCallResult,
-    ToolResultPart,
+    TokenUsage,
     ToolStatus,
     WidgetEvent,
     encode,
     text_part,
-    tool_result_part,
 )
 
 from ._text import clean, shorten
@@ -30,6 +29,8 @@ ResultPart: TypeAlias = TextPart | ImagePart | FileRefPart
 Content: TypeAlias = str | JsonObject | list[ResultPart]
 
 _MESSAGE_LIMIT = 4000
+TRACEBACK_LIMIT = 8000
+_HERE = os.path.dirname(__file__)
 
 
 class ToolError(Exception):
@@ -56,30 +57,67 @@ class ToolError(Exception):
         self.retry_after = retry_after
 
 
-@dataclass(frozen=True)
-class ToolResult:
-    """A result with its shorter grains: ``live`` is shown now, ``summary`` and ``gist`` once it is folded.
+@dataclass(frozen=True, kw_only=True)
+class Deferral:
+    """Why a call has no answer yet, and what is asked of the one who will give it.
 
-    ``is_error`` marks a failure that is not an exception; ``artifact`` is kept apart for reading on.
+    ``question`` is shown to a human, ``answer_schema`` is what the answer must fit, ``by`` names who or what
+    is to answer (a person, a child session, a job).
     """
 
-    live: Any
+    reason: str
+    question: str | None = None
+    answer_schema: JsonObject | None = None
+    by: str | None = None
+
+
+@dataclass(frozen=True)
+class ToolResult:
+    """What a tool returns when plain content is not enough.
+
+    ``content`` is whatever a tool may return by itself: text, JSON data, images, message parts. ``summary``
+    and ``gist`` are its shorter versions, shown once the session has grown long. ``is_error`` marks a failure
+    that is not an exception; ``artifact`` is kept apart for reading on; ``usage`` counts the tokens that the
+    tool spent on models of its own.
+    """
+
+    content: Any = None
     summary: str | None = None
     gist: str | None = None
     is_error: bool = False
     artifact: bytes | None = None
+    usage: TokenUsage | None = None
+    deferral: Deferral | None = None
+
+    @classmethod
+    def deferred(
+        cls,
+        reason: str,
+        *,
+        question: str | None = None,
+        answer_schema: JsonObject | None = None,
+        by: str | None = None,
+    ) -> ToolResult:
+        """The answer comes later, from outside: the call stays open, the run is let go, and
+        ``session.answer(call_id, …)`` gives the result. What the tool has started must not depend on this
+        process staying alive."""
+        return cls(deferral=Deferral(reason=reason, question=question, answer_schema=answer_schema, by=by))
+
+
+AnswerStatus: TypeAlias = ToolStatus | Literal["deferred"]
 
 
 @dataclass(frozen=True, kw_only=True)
 class ToolAnswer:
-    """What came of one call, ready for the log.
+    """What came of one call, made by the executor and ready for the log.
 
-    ``artifact`` holds the whole output when ``content`` shows only a part of it; who stores it tells the
-    model where with :meth:`noted` and puts its name into ``kept_as``. ``cause`` is for debugging and never
-    reaches a model or the log.
+    ``artifact`` holds the whole output when ``content`` shows only a part of it; the loop stores it, tells
+    the model where with :meth:`noted` and puts its name into ``kept_as``. ``traceback`` is for humans and is
+    never part of ``content``; ``cause`` is for debugging and reaches neither a model nor the log.
+    ``deferral`` is set when ``status`` is ``deferred``: such a call has no result yet.
     """
 
-    status: ToolStatus
+    status: AnswerStatus
     content: Content
     error_code: str | None = None
     elapsed_ms: int | None = None
@@ -88,12 +126,15 @@ class ToolAnswer:
     artifact: bytes | None = None
     kept_as: str | None = None
     events: list[WidgetEvent] = field(default_factory=list[WidgetEvent])
+    usage: TokenUsage | None = None
+    deferral: Deferral | None = None
+    traceback: str | None = None
     retryable: bool = False
     cause: BaseException | None = field(default=None, repr=False, compare=False)
 
     @property
     def is_error(self) -> bool:
-        return self.status != "success"
+        return self.status not in ("success", "deferred")
 
     @classmethod
     def failed(
@@ -141,19 +182,6 @@ class ToolAnswer:
             case list():
                 return replace(self, content=[*self.content, text_part(note)])
 
-    def to_part(self, tool_call_id: str) -> ToolResultPart:
-        return tool_result_part(tool_call_id, self.content, is_error=self.is_error)
-
-    def to_result(self, call: ToolCallRequest) -> ToolCallResult:
-        """The typed view of M-6."""
-        return ToolCallResult(
-            tool_name=call.tool_name,
-            tool_call_id=call.tool_call_id,
-            status=self.status,
-            result=[("", self.text)],
-            elapsed=None if self.elapsed_ms is None else self.elapsed_ms / 1000,
-        )
-
 
 def _part_text(part: ResultPart) -> str:
     match part:
@@ -166,20 +194,16 @@ def _part_text(part: ResultPart) -> str:
 
 
 def failure(tool_name: str, error: BaseException) -> ToolAnswer:
-    """What an exception out of a tool's body tells the model: type and message, never a traceback."""
+    """What an exception out of a tool's body tells the model: type and message. The traceback is beside it,
+    for humans."""
+    code, retryable = "ToolExecutionError", False
     match error:
-        case ToolError():
-            return ToolAnswer.failed(
-                error.code, shorten(_message(error), _MESSAGE_LIMIT), retryable=error.retryable, cause=error
-            )
         case AgentError():
-            return ToolAnswer.failed(
-                error.code, shorten(error.message, _MESSAGE_LIMIT), retryable=error.retryable, cause=error
-            )
+            code, words, retryable = error.code, error.message, error.retryable
+        case ToolError():
+            code, words, retryable = error.code, _message(error), error.retryable
         case asyncio.CancelledError():
-            return ToolAnswer.failed(
-                "ToolCancelled", f"{tool_name!r} stopped itself before it had a result", cause=error
-            )
+            code, words = "ToolCancelled", f"{tool_name!r} stopped itself before it had a result"
         case SystemExit() | KeyboardInterrupt():
             words = f"{tool_name!r} tried to end the program ({_named(error)}); it has no result"
         case BaseExceptionGroup():
@@ -187,7 +211,32 @@ def failure(tool_name: str, error: BaseException) -> ToolAnswer:
             words = f"{len(leaves)} errors: " + "; ".join(_named(leaf) for leaf in leaves[:10])
         case _:
             words = _named(error)
-    return ToolAnswer.failed("ToolExecutionError", shorten(words, _MESSAGE_LIMIT), cause=error)
+    return ToolAnswer(
+        status="failed",
+        content=clean(shorten(words, _MESSAGE_LIMIT)),
+        error_code=code,
+        retryable=retryable,
+        traceback=_traceback(error),
+        cause=error,
+    )
+
+
+def _traceback(error: BaseException) -> str | None:
+    """Where it failed, from the tool's own code on; the end of it when it is long. None for an error that was
+    raised to be told: its words are all there is to know."""
+    if isinstance(error, ToolError | AgentError | asyncio.CancelledError) and error.__cause__ is None:
+        return None
+    start = error.__traceback__
+    while start is not None and start.tb_frame.f_code.co_filename.startswith(_HERE):
+        start = start.tb_next
+    if start is None and error.__traceback__ is not None:
+        return None  # it came from us, before the tool's first line
+    try:
+        lines = traceback.format_exception(type(error), error, start)
+    except Exception:  # an exception whose own __str__ or notes fail
+        lines = traceback.format_tb(start)
+    text = clean("".join(lines))
+    return text if len(text) <= TRACEBACK_LIMIT else "[…]\n" + text[-TRACEBACK_LIMIT:]
 
 
 def _leaves(group: BaseExceptionGroup[BaseException]) -> list[BaseException]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import inspect
 from collections.abc import AsyncIterator, Coroutine, Iterator
+from dataclasses import replace
 from typing import Any, NamedTuple, cast
 
 from turnlog.contract import Clock
@@ -19,9 +20,6 @@ from ._tool import Tool
 _QUICK = 2
 _TURNS = 8
 """How many turns of the loop a task that was torn down may take to end."""
-
-
-_UNDEAD: list[Coroutine[Any, Any, Any]] = []
 
 
 class _Rendered(NamedTuple):
@@ -49,6 +47,8 @@ class Body:
         self._threads = threads
         self._limit = limit
         self._collector = Collector(ctx.progress)
+        self.entered = False
+        """Whether the function was called: what was stopped before that had no effect."""
         self._inner: Coroutine[Any, Any, Any] | None = None
         self._channel.bind(asyncio.get_running_loop())
         self._coroutine: Coroutine[Any, Any, ToolAnswer] = self._guarded()
@@ -94,21 +94,21 @@ class Body:
         self.task.add_done_callback(_retrieve)
         self._coroutine.close()
         if self._inner is not None and inspect.getcoroutinestate(self._inner) == inspect.CORO_SUSPENDED:
-            # It ignored even this. Nothing will ever wake it, but letting go of it would raise once more.
-            _UNDEAD.append(self._inner)
+            _keep_for_ever(self._inner)
         self.task.cancel()
 
     async def _guarded(self) -> ToolAnswer:
         # SystemExit out of a task would end the whole loop; so nothing at all leaves this function.
         try:
             if self._tool.is_async:
+                self.entered = True
                 return await self._finish(self._tool.call(self._kwargs, self._ctx))
-            outcome = await self._threads.run(self._call_now, self._cancelled)
-            if outcome.error is not None:
-                return self._failed(outcome.error)
-            if isinstance(outcome.value, _Rendered):
-                return outcome.value.answer
-            return await self._finish(outcome.value)
+            value, error = await self._threads.run(self._call_now, self._cancelled)
+            if error is not None:
+                return self._failed(error)
+            if isinstance(value, _Rendered):
+                return value.answer
+            return await self._finish(value)
         except GeneratorExit:
             raise
         except BaseException as error:
@@ -116,6 +116,7 @@ class Body:
 
     def _call_now(self) -> object:
         """Runs in a thread: the call, and the work of rendering what it returned."""
+        self.entered = True
         value = self._tool.call(self._kwargs, self._ctx)
         if inspect.isgenerator(value):
             value = self._collector.drain_now(cast("Iterator[object]", value))
@@ -141,8 +142,17 @@ class Body:
             )
         answer = failure(self._tool.name, error)
         if isinstance(error, self._tool.retry_on or ()):
-            return ToolAnswer.failed(answer.error_code or "", answer.text, retryable=True, cause=error)
+            return replace(answer, retryable=True)
         return answer
+
+
+def _keep_for_ever(coroutine: Coroutine[Any, Any, Any]) -> None:
+    """A tool that ignored even GeneratorExit. Nothing will ever wake it, but when Python lets go of it, it is
+    told once more; at the end of the program, without a loop, a tool that catches everything around its await
+    would then spin in place of waiting. A reference that is never given back outlives the interpreter."""
+    import ctypes
+
+    ctypes.pythonapi.Py_IncRef(ctypes.py_object(coroutine))
 
 
 async def race(clock: Clock, waiters: set[asyncio.Future[Any]], seconds: float | None) -> None:

@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 import difflib
 import inspect
+import logging
 from collections.abc import AsyncGenerator, Awaitable, Callable
 from dataclasses import replace
 from typing import Any, Literal
@@ -23,6 +24,8 @@ from ._signature import is_async
 from ._text import clean
 from ._threads import Threads
 from ._tool import Bound, Tool, invalid_text
+
+_log = logging.getLogger("turnlog.tools")
 
 _BASE_DELAY = 0.5
 _MAX_DELAY = 10.0
@@ -102,6 +105,8 @@ class ToolExecutor:
             answer = await self._attempts(tool, arguments, bound, ctx)
         except Exception as error:
             answer = failure(call.tool_name, error)
+        if answer.traceback is not None:
+            _log.debug("%s of tool %r failed:\n%s", call.tool_call_id, call.tool_name, answer.traceback)
         elapsed = max(round((self._clock.monotonic() - started) * 1000), 0)
         return replace(answer, elapsed_ms=elapsed)
 
@@ -226,7 +231,7 @@ class ToolExecutor:
                 raise
             finally:
                 events = channel.close()
-        if answer.is_error or not events:
+        if answer.status != "success" or not events:
             return answer
         return replace(answer, events=[*answer.events, *events])
 
@@ -240,9 +245,11 @@ class ToolExecutor:
         if reason is not None:
             if ended == "itself" and not body.answer().is_error:
                 return body.answer()  # it happened: that is what the log must say
-            return self._stopped("ToolCancelled", f"{tool.name!r} was stopped: {reason}", body, ended, limit)
+            return self._stopped(
+                tool, "ToolCancelled", f"{tool.name!r} was stopped: {reason}", body, ended, limit
+            )
         words = f"{tool.name!r} did not finish within {timeout:g} s and was stopped"
-        return self._stopped("ToolTimeout", words, body, ended, limit)
+        return self._stopped(tool, "ToolTimeout", words, body, ended, limit)
 
     async def _end(self, body: Body) -> Literal["itself", "torn down", "running"]:
         """Stop a body: ask, wait for the grace time, then tear it down. Cancelled meanwhile: at once."""
@@ -265,14 +272,16 @@ class ToolExecutor:
                 self._abandoned.add(body.task)
                 body.task.add_done_callback(self._abandoned.discard)
 
-    def _stopped(self, code: str, words: str, body: Body, ended: str, limit: int) -> ToolAnswer:
+    def _stopped(self, tool: Tool, code: str, words: str, body: Body, ended: str, limit: int) -> ToolAnswer:
         match ended:
             case "itself":
                 answer = body.answer()
+                if body.entered and not tool.rerunnable:
+                    words += "; it may have taken effect"
                 if not answer.is_error:
                     words += f". It answered when it was told to stop:\n{answer.text}"
                 elif answer.error_code != "ToolCancelled":
-                    words += f", which failed: {answer.text}"
+                    words += f". It failed when it was told to stop: {answer.text}"
             case _:
                 words += ", but it did not end when it was told to: it may still have effects"
         if body.output:

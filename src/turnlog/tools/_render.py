@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import base64
 from collections.abc import AsyncIterator, Callable, Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any, cast
 
 import msgspec
 
 from turnlog.contract import FileRefPart, Image, ImagePart, JsonObject, TextPart, text_part
 
-from ._answer import Content, ResultPart, ToolAnswer, ToolResult
+from ._answer import Content, Deferral, ResultPart, ToolAnswer, ToolResult
 from ._text import Unserialisable, clean, clean_bytes, clean_json
 
 NO_OUTPUT = "(no output)"
@@ -34,29 +34,46 @@ class ImageContent:
 def render(value: object, limit: int) -> ToolAnswer:
     """The answer that shows ``value``; text beyond ``limit`` bytes is cut in the middle and kept whole in
     ``artifact``. Raises :class:`Unserialisable`."""
-    if isinstance(value, ToolAnswer):  # made by the author: still cut and scrubbed like any other
-        content, artifact = _content(value.content, limit)
-        summary, gist = _grain(value.summary), _grain(value.gist)
-        artifact = _whole(value.artifact) if artifact is None else artifact
-        return replace(value, content=content, artifact=artifact, summary=summary, gist=gist)
     if isinstance(value, ToolResult):
-        answer = render(value.live, limit)
-        answer = replace(answer, summary=_grain(value.summary), gist=_grain(value.gist))
-        if value.artifact is not None:
-            answer = replace(answer, artifact=_whole(value.artifact))
-        if value.is_error:
-            answer = replace(answer, status="failed", error_code="ToolExecutionError")
-        return answer
+        return _authored(value, limit)
     content, artifact = _content(value, limit)
     return ToolAnswer(status="success", content=content, artifact=artifact)
 
 
+def _authored(result: ToolResult, limit: int) -> ToolAnswer:
+    if result.deferral is not None:
+        return ToolAnswer(
+            status="deferred",
+            content=clean(result.deferral.reason),
+            deferral=_clean_deferral(result.deferral),
+            usage=result.usage,
+        )
+    content, artifact = _content(result.content, limit)
+    return ToolAnswer(
+        status="failed" if result.is_error else "success",
+        error_code="ToolExecutionError" if result.is_error else None,
+        content=content,
+        summary=_grain(result.summary),
+        gist=_grain(result.gist),
+        artifact=artifact if result.artifact is None else clean_bytes(result.artifact),
+        usage=result.usage,
+    )
+
+
+def _clean_deferral(deferral: Deferral) -> Deferral:
+    schema = deferral.answer_schema
+    if schema is not None and not isinstance(cast("object", schema), dict):
+        raise Unserialisable(f"answer_schema is a {type(schema).__name__}; it is a JSON schema, as a dict")
+    return Deferral(
+        reason=clean(deferral.reason),
+        question=_grain(deferral.question),
+        answer_schema=None if schema is None else clean_json(schema),
+        by=_grain(deferral.by),
+    )
+
+
 def _grain(text: str | None) -> str | None:
-    return None if text is None else clean(str(text))[:_GRAIN_LIMIT]
-
-
-def _whole(data: bytes | None) -> bytes | None:
-    return None if data is None else clean_bytes(data)
+    return None if text is None else clean(text)[:_GRAIN_LIMIT]
 
 
 def _content(value: object, limit: int) -> tuple[Content, bytes | None]:

@@ -28,7 +28,9 @@ class Unserialisable(Exception):
 
 def clean(text: str) -> str:
     """``text`` without secrets, unpaired surrogates (U+FFFD) and NUL (U+2400), which stores and providers
-    refuse."""
+    refuse. A subclass of str (markup, an enum, an array's scalar) is taken by its value."""
+    if type(text) is not str:
+        text = str.__str__(text)
     if "\x00" in text:
         text = text.replace("\x00", "\u2400")
     if not text.isascii():
@@ -60,13 +62,13 @@ def _plain(value: object, where: str, depth: int) -> Any:
         case None | bool():
             return value
         case str():
-            return clean(str(value))
+            return clean(value)
         case int():
             return _integer(value)
         case float():
             # JSON has no word for these; text tells a model more than null does.
             return (
-                float(value)
+                float.__float__(value)
                 if math.isfinite(value)
                 else {"inf": "Infinity", "-inf": "-Infinity"}.get(str(value), "NaN")
             )
@@ -76,7 +78,7 @@ def _plain(value: object, where: str, depth: int) -> Any:
 
 def _integer(value: int) -> int | str:
     if -(2**63) <= value < 2**64:
-        return int(value)
+        return int.__int__(value)
     # A JSON number of this size would not come back as it went.
     return str(value) if value.bit_length() < _MAX_DIGITS * 3 else hex(value)
 
@@ -150,7 +152,7 @@ def _key(key: object, where: str) -> str:
         case enum.Enum():
             return _key(key.value, where)
         case str():
-            return clean(str(key))
+            return clean(key)
         case None:
             return "null"
         case bool():

@@ -8,18 +8,11 @@ import contextvars
 import threading
 from collections import deque
 from collections.abc import Callable
-from typing import Generic, NamedTuple, TypeVar
+from typing import TypeVar
 
 from ._answer import ToolError
 
 T = TypeVar("T")
-
-
-class ThreadOutcome(NamedTuple, Generic[T]):
-    """Carried as a value: some exceptions (StopIteration) may not be set on a future."""
-
-    value: T | None
-    error: BaseException | None
 
 
 class Threads:
@@ -43,20 +36,23 @@ class Threads:
         """Threads whose call was given up and that have not ended."""
         return self._stuck
 
-    async def run(self, function: Callable[[], T], on_cancel: Callable[[], None]) -> ThreadOutcome[T]:
+    async def run(
+        self, function: Callable[[], T], on_cancel: Callable[[], None]
+    ) -> tuple[T | None, BaseException | None]:
         """Run ``function`` in a thread and wait for it, through cancellation too: a thread cannot be
-        stopped, so ``on_cancel`` asks it to, and whoever does not want to wait closes this coroutine."""
+        stopped, so ``on_cancel`` asks it to, and whoever does not want to wait closes this coroutine. What it
+        raised is returned beside its value: some exceptions (StopIteration) may not be set on a future."""
         await self._enter()
         loop = asyncio.get_running_loop()
-        done: asyncio.Future[ThreadOutcome[T]] = loop.create_future()
+        done: asyncio.Future[tuple[T | None, BaseException | None]] = loop.create_future()
         given_up = threading.Event()
         context = contextvars.copy_context()
 
         def body() -> None:
             try:
-                outcome = ThreadOutcome(context.run(function), None)
+                outcome = (context.run(function), None)
             except BaseException as error:
-                outcome = ThreadOutcome[T](None, error)
+                outcome = (None, error)
             self._leave(given_up)
             with contextlib.suppress(RuntimeError):  # the loop is closed: nobody waits for this any more
                 loop.call_soon_threadsafe(_settle, done, outcome)
