@@ -70,8 +70,8 @@ from turnlog.contract import (
     ToolCallStartDelta,
     ToolOutcome,
     ToolPolicy,
-    ToolResult,
     ToolResultPart,
+    ToolResultPayload,
     ToolResults,
     ToolsChange,
     ToolSpec,
@@ -138,7 +138,9 @@ PARTS: Examples = {
         payload=Thinking(text="Easy.", provider_data={"origin": "anthropic", "signature": "EqQB"})
     ),
     "tool_call": CALL_PART,
-    "tool_result": ToolResultPart(payload=ToolResult(tool_call_id=CALL, is_error=False, content={"sum": 3})),
+    "tool_result": ToolResultPart(
+        payload=ToolResultPayload(tool_call_id=CALL, is_error=False, content={"sum": 3})
+    ),
     "image": ImagePart(payload=Image(mime_type="image/png", url=f"blob:sha256-{DIGEST}")),
     "file_ref": FileRefPart(payload=FileRef(path="notes/plan.md", mime_type="text/markdown", size=2048)),
 }

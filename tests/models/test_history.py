@@ -13,7 +13,7 @@ from turnlog.contract import (
     Message,
     ToolCall,
     ToolCallPart,
-    ToolResult,
+    ToolResultPayload,
     ToolSpec,
     text_part,
     tool_result_part,
@@ -199,7 +199,10 @@ def test_images_and_results() -> None:
     assert data_url(Image(mime_type="image/png", url="blob:sha256-0")) is None
     assert split_data_url("data:image/png;base64,AA") == ("image/png", "AA")
     assert split_data_url("https://x") is None
-    assert result_text(ToolResult(tool_call_id="1", is_error=False, content={"a": 1})) == ('{"a":1}', [])
+    assert result_text(ToolResultPayload(tool_call_id="1", is_error=False, content={"a": 1})) == (
+        '{"a":1}',
+        [],
+    )
 
 
 def test_the_system_prompt_apart() -> None:

@@ -32,8 +32,8 @@ from turnlog.contract import (
     ToolCallEndDelta,
     ToolCallPart,
     ToolCallStartDelta,
-    ToolResult,
     ToolResultPart,
+    ToolResultPayload,
     ToolSpec,
     UsageDelta,
     user_message,
@@ -238,7 +238,7 @@ async def test_a_history_with_calls_and_results_is_understood(model: Model) -> N
         arguments={"city": "Oslo", "days": 2},
         raw_args_text='{"city": "Oslo", "days": 2}',
     )
-    result = ToolResult(tool_call_id="c1", is_error=False, content={"sky": "rain", "degrees": 4})
+    result = ToolResultPayload(tool_call_id="c1", is_error=False, content={"sky": "rain", "degrees": 4})
     history = [
         *ASK,
         Message(

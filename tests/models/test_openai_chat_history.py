@@ -16,8 +16,8 @@ from turnlog.contract import (
     Message,
     ToolCall,
     ToolCallPart,
-    ToolResult,
     ToolResultPart,
+    ToolResultPayload,
     parse_arguments,
     text_part,
     thinking_part,
@@ -64,7 +64,9 @@ def histories(draw: st.DrawFn) -> tuple[Message, ...]:
                 case _:
                     known = draw(st.sampled_from([*ids[-3:], "call_unknown"]))
                     content: Any = draw(st.sampled_from(["r", "", {"a": 1}, [text_part("t"), _IMAGE]]))
-                    result = ToolResult(tool_call_id=known, is_error=draw(st.booleans()), content=content)
+                    result = ToolResultPayload(
+                        tool_call_id=known, is_error=draw(st.booleans()), content=content
+                    )
                     parts.append(ToolResultPart(payload=result))
         messages.append(Message(run_id="r", role=role, parts=parts, timestamp="t"))
     return tuple(messages)

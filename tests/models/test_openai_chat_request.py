@@ -22,8 +22,8 @@ from turnlog.contract import (
     SpecificTool,
     ToolCall,
     ToolCallPart,
-    ToolResult,
     ToolResultPart,
+    ToolResultPayload,
     ToolSpec,
     text_part,
     thinking_part,
@@ -265,7 +265,7 @@ async def test_images_and_files() -> None:
 @pytest.mark.spec("P-9")
 async def test_images_in_results_follow_in_a_users_message() -> None:
     result = ToolResultPart(
-        payload=ToolResult(tool_call_id="call_1", is_error=False, content=[text_part("shot"), IMAGE])
+        payload=ToolResultPayload(tool_call_id="call_1", is_error=False, content=[text_part("shot"), IMAGE])
     )
     history = [user_message("go"), message("assistant", call(1), call(2)), message("tool", result)]
     wire = (await sent(history, [WEATHER]))["messages"]

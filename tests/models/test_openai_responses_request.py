@@ -33,8 +33,8 @@ from turnlog.contract import (
     Message,
     RequestMetadata,
     SpecificTool,
-    ToolResult,
     ToolResultPart,
+    ToolResultPayload,
     ToolSpec,
     text_part,
     thinking_part,
@@ -414,9 +414,9 @@ async def test_results_with_images() -> None:
     picture = ImagePart(payload=Image(mime_type="image/png", data=PIXEL))
     wire = {"type": "input_image", "image_url": f"data:image/png;base64,{PIXEL}", "detail": "auto"}
     result = ToolResultPart(
-        payload=ToolResult(tool_call_id="c1", is_error=False, content=[text_part("see"), picture])
+        payload=ToolResultPayload(tool_call_id="c1", is_error=False, content=[text_part("see"), picture])
     )
-    bare = ToolResultPart(payload=ToolResult(tool_call_id="c2", is_error=True, content=[picture]))
+    bare = ToolResultPart(payload=ToolResultPayload(tool_call_id="c2", is_error=True, content=[picture]))
     history = [*HELLO, says(calls("c1"), calls("c2")), results(result, bare)]
     official = (await sent(history))[1]
     assert [one["output"] for one in official["input"][-2:]] == [

@@ -18,8 +18,8 @@ from turnlog.contract import (
     ThinkingPart,
     ToolCall,
     ToolCallPart,
-    ToolResult,
     ToolResultPart,
+    ToolResultPayload,
     ToolSpec,
     encode,
     text_part,
@@ -118,7 +118,7 @@ def replace_result(part: ToolResultPart, content: ResultContent) -> ToolResultPa
     if content is old.content:
         return part
     return ToolResultPart(
-        payload=ToolResult(
+        payload=ToolResultPayload(
             tool_call_id=old.tool_call_id,
             is_error=old.is_error,
             content=content,
@@ -167,9 +167,11 @@ def _redact_call(call: ToolCall) -> ToolCallPart:
     )
 
 
-def _redact_result(result: ToolResult) -> ToolResultPart:
+def _redact_result(result: ToolResultPayload) -> ToolResultPart:
     return ToolResultPart(
-        payload=ToolResult(tool_call_id=result.tool_call_id, is_error=result.is_error, content=REDACTED)
+        payload=ToolResultPayload(
+            tool_call_id=result.tool_call_id, is_error=result.is_error, content=REDACTED
+        )
     )
 
 

@@ -171,8 +171,8 @@ from .messages import Thinking as Thinking
 from .messages import ThinkingPart as ThinkingPart
 from .messages import ToolCall as ToolCall
 from .messages import ToolCallPart as ToolCallPart
-from .messages import ToolResult as ToolResult
 from .messages import ToolResultPart as ToolResultPart
+from .messages import ToolResultPayload as ToolResultPayload
 from .messages import text_part as text_part
 from .messages import thinking_part as thinking_part
 from .messages import tool_result_part as tool_result_part

@@ -78,7 +78,7 @@ class FileRefPart(_Part[FileRef], frozen=True, tag="file_ref"):
     kind: ClassVar[Literal["file_ref"]] = "file_ref"
 
 
-class ToolResult(Value, frozen=True, kw_only=True):
+class ToolResultPayload(Value, frozen=True, kw_only=True):
     """``content`` is text, a JSON object, or parts (text, image, file_ref)."""
 
     tool_call_id: str
@@ -91,7 +91,7 @@ class ToolResult(Value, frozen=True, kw_only=True):
             raise AgentError("InvalidMessage", f"result of call {self.tool_call_id!r}: {found}")
 
 
-class ToolResultPart(_Part[ToolResult], frozen=True, tag="tool_result"):
+class ToolResultPart(_Part[ToolResultPayload], frozen=True, tag="tool_result"):
     kind: ClassVar[Literal["tool_result"]] = "tool_result"
 
 
@@ -114,7 +114,9 @@ def tool_result_part(
     *,
     is_error: bool = False,
 ) -> ToolResultPart:
-    return ToolResultPart(payload=ToolResult(tool_call_id=tool_call_id, is_error=is_error, content=content))
+    return ToolResultPart(
+        payload=ToolResultPayload(tool_call_id=tool_call_id, is_error=is_error, content=content)
+    )
 
 
 Role: TypeAlias = Literal["system", "user", "assistant", "tool"]

@@ -42,8 +42,8 @@ from ..contract import (
     ToolCall,
     ToolCallPart,
     ToolOutcome,
-    ToolResult,
     ToolResultPart,
+    ToolResultPayload,
     ToolResults,
     ToolsChange,
     ToolSpec,
@@ -181,7 +181,7 @@ def blank_part(part: MessagePart) -> MessagePart:
         case ToolResultPart():
             result = part.payload
             return ToolResultPart(
-                payload=ToolResult(
+                payload=ToolResultPayload(
                     tool_call_id=result.tool_call_id, is_error=result.is_error, content=PLACEHOLDER
                 )
             )

@@ -21,8 +21,8 @@ from ..contract import (
     TextPart,
     ThinkingPart,
     ToolCallPart,
-    ToolResult,
     ToolResultPart,
+    ToolResultPayload,
 )
 from ._blank import PLACEHOLDER
 from ._blobs import PREFIX
@@ -144,7 +144,7 @@ class _Page:
         by = f" · {escape(approval)}" if approval else ""
         return f'<span><b class="{css}">{status}</b>{took}{by}</span>'
 
-    def _result(self, result: ToolResult) -> tuple[str, str]:
+    def _result(self, result: ToolResultPayload) -> tuple[str, str]:
         """What is shown when the call is opened, and the images, which always are."""
         if not isinstance(result.content, list):
             return code_html(result_text(result)), ""

@@ -17,8 +17,8 @@ from ..contract import (
     TextPart,
     ThinkingPart,
     ToolCallPart,
-    ToolResult,
     ToolResultPart,
+    ToolResultPayload,
     ToolResultsEntry,
 )
 from ._story import Story, call_text, describe_usage, ending, one_line, pretty, speaker
@@ -83,7 +83,7 @@ def _part(part: MessagePart) -> str:
             return f"*File: {one_line(part.payload.path)}*"
 
 
-def result_text(result: ToolResult) -> str:
+def result_text(result: ToolResultPayload) -> str:
     if isinstance(result.content, str):
         return result.content
     if isinstance(result.content, dict):

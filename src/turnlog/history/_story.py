@@ -27,7 +27,7 @@ from ..contract import (
     TokenUsage,
     ToolCallPart,
     ToolOutcome,
-    ToolResult,
+    ToolResultPayload,
     ToolResultsEntry,
 )
 from ._ledger import Ledger
@@ -50,7 +50,7 @@ class Story:
     def __init__(self, entries: Sequence[Entry]) -> None:
         self.entries = visible_entries(entries)
         self.ledger = Ledger()
-        self.results: dict[str, tuple[ToolResult, ToolOutcome]] = {}
+        self.results: dict[str, tuple[ToolResultPayload, ToolOutcome]] = {}
         self.requests: dict[str, ApprovalRequested] = {}
         self.decisions: dict[str, ApprovalDecided] = {}
         self._names: dict[str, str] = {}

@@ -25,8 +25,8 @@ from turnlog.contract import (
     MessagePart,
     TextPart,
     ToolCall,
-    ToolResult,
     ToolResultPart,
+    ToolResultPayload,
     ToolSpec,
     encode,
     text_part,
@@ -116,7 +116,7 @@ def _more_results(messages: Sequence[Message], at: int) -> bool:
 def _joined(place: Message, calls: list[str], found: dict[str, ToolResultPart]) -> Message:
     parts = [
         found.get(call)
-        or ToolResultPart(payload=ToolResult(tool_call_id=call, is_error=True, content=NO_RESULT))
+        or ToolResultPart(payload=ToolResultPayload(tool_call_id=call, is_error=True, content=NO_RESULT))
         for call in calls
     ]
     return Message(run_id=place.run_id, role="tool", parts=list(parts), timestamp=place.timestamp)
@@ -226,7 +226,7 @@ def file_note(file: FileRef) -> str:
     return f"[file: {file.path}{f' ({about})' if about else ''}]"
 
 
-def result_parts(result: ToolResult) -> list[TextPart | ImagePart | FileRefPart]:
+def result_parts(result: ToolResultPayload) -> list[TextPart | ImagePart | FileRefPart]:
     """A result's content as parts; text and JSON become one text part."""
     content = result.content
     if isinstance(content, list):
@@ -234,7 +234,7 @@ def result_parts(result: ToolResult) -> list[TextPart | ImagePart | FileRefPart]
     return [text_part(content if isinstance(content, str) else encode(content).decode())]
 
 
-def result_text(result: ToolResult) -> tuple[str, list[Image]]:
+def result_text(result: ToolResultPayload) -> tuple[str, list[Image]]:
     """(text of a result, images in it). Files are named; an error without flag on the wire says so."""
     images: list[Image] = []
     if isinstance(result.content, str):

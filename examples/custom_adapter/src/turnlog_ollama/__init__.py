@@ -22,7 +22,7 @@ from turnlog.contract import (
     TextPart,
     ThinkingChunk,
     TokenUsage,
-    ToolResult,
+    ToolResultPayload,
 )
 from turnlog.models import Model, ModelConfig, ModelRequest
 
@@ -141,7 +141,7 @@ def build_messages(messages: tuple[Message, ...], system_prompt: str | None) -> 
     return built
 
 
-def result_text(result: ToolResult) -> str:
+def result_text(result: ToolResultPayload) -> str:
     if isinstance(result.content, str):
         return result.content
     if isinstance(result.content, dict):

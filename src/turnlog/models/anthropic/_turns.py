@@ -16,8 +16,8 @@ from turnlog.contract import (
     ThinkingPart,
     ToolCall,
     ToolCallPart,
-    ToolResult,
     ToolResultPart,
+    ToolResultPayload,
     encode,
 )
 
@@ -215,7 +215,7 @@ class Turns:
 
     # ── the user's side ──
 
-    def _result(self, result: ToolResult) -> _Wired:
+    def _result(self, result: ToolResultPayload) -> _Wired:
         block: JsonObject = {
             "type": "tool_result",
             "tool_use_id": self._ids.of(result.tool_call_id),
@@ -308,7 +308,7 @@ def _image(image: Image) -> JsonObject:
     return {"type": "image", "source": {"type": "base64", "media_type": mime_type, "data": data}}
 
 
-def _result_content(result: ToolResult) -> str | list[JsonObject]:
+def _result_content(result: ToolResultPayload) -> str | list[JsonObject]:
     content = result.content
     if isinstance(content, str):
         return content if content.strip() else ""

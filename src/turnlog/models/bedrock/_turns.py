@@ -18,8 +18,8 @@ from turnlog.contract import (
     ThinkingPart,
     ToolCall,
     ToolCallPart,
-    ToolResult,
     ToolResultPart,
+    ToolResultPayload,
     encode,
 )
 
@@ -200,7 +200,7 @@ class Turns:
             case FileRefPart():
                 return {"text": file_note(part.payload)}
 
-    def _result(self, result: ToolResult) -> JsonObject:
+    def _result(self, result: ToolResultPayload) -> JsonObject:
         content = result.content
         blocks: list[JsonObject] = []
         if isinstance(content, str):

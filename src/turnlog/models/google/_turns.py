@@ -16,8 +16,8 @@ from turnlog.contract import (
     ThinkingPart,
     ToolCall,
     ToolCallPart,
-    ToolResult,
     ToolResultPart,
+    ToolResultPayload,
     encode,
 )
 
@@ -194,7 +194,7 @@ class Contents:
 
     # ── the user's side ──
 
-    def _results(self, results: list[ToolResult]) -> list[JsonObject]:
+    def _results(self, results: list[ToolResultPayload]) -> list[JsonObject]:
         """One response for each call; older models see a result's images after all of them."""
         responses: list[JsonObject] = []
         shown: list[JsonObject] = []

@@ -17,8 +17,8 @@ from turnlog.contract import (
     ThinkingPart,
     ToolCall,
     ToolCallPart,
-    ToolResult,
     ToolResultPart,
+    ToolResultPayload,
 )
 
 from .._history import (
@@ -239,7 +239,7 @@ class InputWriter:
             items.append({"role": "user", "content": shown})
         return items
 
-    def _seen(self, result: ToolResult) -> list[JsonObject]:
+    def _seen(self, result: ToolResultPayload) -> list[JsonObject]:
         parts = [shown for part in result_parts(result) if (shown := self._shown(part))]
         return [{"type": "input_text", "text": "Error:"}, *parts] if result.is_error else parts
 
