@@ -52,6 +52,10 @@ async def test_stop_reasons(reason: str, finish: str) -> None:
 async def test_a_refusal_says_why() -> None:
     details = {"type": "refusal", "category": "cyber"}
     heard = await hear(sse(begin(), *end("refusal", stop_details=details)))
+    assert heard.error is not None
+    assert (heard.error.error_code, heard.error.retryable) == ("ModelRefused", False)
+    assert "cyber" in (heard.error.message or "")
+    heard = await hear(sse(begin(), *text(0, "I would"), *end("refusal", stop_details=details)))
     assert heard.finish == "refusal"
     assert heard.done is not None
     assert heard.done.provider_data == {"origin": "anthropic", "stop_details": details}

@@ -287,7 +287,7 @@ async def test_no_connection() -> None:
     model = BedrockModel("m", client=client)
     deltas = [delta async for delta in model.stream(HELLO)]
     client.close()
-    assert deltas[-1].payload.error_code == "ModelTimeout"  # type: ignore[union-attr]
+    assert deltas[-1].payload.error_code == "ModelUnreachable"  # type: ignore[union-attr]
 
 
 # ── threads and connections ──

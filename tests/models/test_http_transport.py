@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import gzip
 import logging
+import zlib
 from collections.abc import AsyncGenerator
 from typing import Any, ClassVar
 
@@ -16,7 +17,7 @@ from turnlog.contract import AgentError, Chunk, StreamDone, StreamStart, TextChu
 from turnlog.models import ModelRequest
 from turnlog.models._http import HttpModel, find_key, find_url, is_loopback
 from turnlog.models._http._config import HttpModelConfig
-from turnlog.models._http._inflate import Inflater
+from turnlog.models._http._exchange import inflater
 from turnlog.models._http._watch import SilenceWatch
 from turnlog.testing import Loopback, LoopbackAnswer
 
@@ -144,16 +145,23 @@ async def test_a_compressed_bomb_meets_the_limits() -> None:
 
 
 @pytest.mark.parametrize("size", [1, 7, 100_000])
-def test_inflating_in_steps(size: int) -> None:
+@pytest.mark.parametrize("packing", ["gzip", "two members", "zlib", "raw deflate"])
+def test_inflating_in_steps(packing: str, size: int) -> None:
     plain = bytes(range(256)) * 4000
-    packed = gzip.compress(plain)
-    inflater = Inflater("gzip")
-    found = b"".join(
-        piece for at in range(0, len(packed), size) for piece in inflater.feed(packed[at : at + size])
-    )
-    assert found == plain
-    steps = list(Inflater("gzip").feed(packed))
-    assert max(map(len, steps)) <= 256 * 1024
+    match packing:
+        case "gzip":
+            packed = gzip.compress(plain)
+        case "two members":
+            packed = gzip.compress(plain[:70_000]) + gzip.compress(plain[70_000:])
+        case "zlib":
+            packed = zlib.compress(plain)
+        case _:
+            packer = zlib.compressobj(wbits=-15)
+            packed = packer.compress(plain) + packer.flush()
+    feed = inflater("gzip" if packing in ("gzip", "two members") else "deflate")
+    pieces = [piece for at in range(0, len(packed), size) for piece in feed(packed[at : at + size])]
+    assert b"".join(pieces) == plain
+    assert max(map(len, pieces)) <= 256 * 1024
 
 
 @pytest.mark.spec("P-3", "E-2")

@@ -265,8 +265,9 @@ async def test_no_server_there(protocol: str) -> None:
         address = server.url
     async with speaking(protocol, address) as model:
         found = outcome_of(await collect(model))
-    assert (found.error.error_code, found.error.retryable) == ("ModelTimeout", True)
-    assert ("the network" if protocol == CONVERSE else "is the server running") in found.error.message
+    assert (found.error.error_code, found.error.retryable) == ("ModelUnreachable", True)
+    assert ("and network" if protocol == CONVERSE else "is the server running") in found.error.message
+    assert address.rpartition(":")[2] in found.error.message, "it says the address"
 
 
 @pytest.mark.spec("P-4")

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from itertools import pairwise
 
 import pytest
@@ -10,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from turnlog.contract import AgentError
-from turnlog.models._http import JSONStreamReader, SSEReader
+from turnlog.models._http import SSEReader
 
 
 def read(body: bytes, cuts: list[int] | None = None, **limits: int) -> list[tuple[str, bytes]]:
@@ -36,7 +35,8 @@ FRAMINGS: list[tuple[str, bytes, list[tuple[str, bytes]]]] = [
     ("comment inside", b": c\ndata: a\n\n", [("", b"a")]),
     ("id and retry", b"id: 7\nretry: 10\ndata: a\n\nid: 8\n\n", [("", b"a")]),
     ("unknown field", b"foo: x\ndata: a\n\n", [("", b"a")]),
-    ("field without colon", b"data\n\n", [("", b"")]),
+    ("field without colon", b"data\ndata: a\n\n", [("", b"\na")]),
+    ("blank data", b"data\n\ndata:\n\ndata:  \n\nevent: x\ndata:\n\n", []),
     ("byte order mark", b"\xef\xbb\xbfdata: a\n\n", [("", b"a")]),
     ("blank lines", b"\n\n\ndata: a\n\n\n\n\ndata: b\n\n", [("", b"a"), ("", b"b")]),
     (
@@ -107,64 +107,6 @@ def test_a_large_event_in_small_pieces_is_read_in_linear_time() -> None:
     for at in range(0, len(body), 2):
         events += reader.feed(body[at : at + 2])
     assert events == [("", b"x" * 400_000)]
-
-
-# ── streams of JSON values ──
-
-
-def read_json(body: bytes, size: int) -> tuple[list[object], bool, bytes]:
-    reader = JSONStreamReader()
-    values: list[object] = []
-    for at in range(0, len(body), size):
-        values += [json.loads(value) for value in reader.feed(body[at : at + size])]
-    return values, reader.closed, reader.end()
-
-
-VALUES: list[dict[str, object]] = [
-    {"a": 1},
-    {"text": 'br{ace"s\\ [and] \\"quotes\\" ]}', "deep": [{"x": []}, {}]},
-    {"ünï": "\u2028 \n\t"},
-    {},
-]
-
-
-@pytest.mark.parametrize("size", [1, 2, 3, 7, 1000])
-@pytest.mark.parametrize(
-    "body",
-    [
-        json.dumps(VALUES).encode(),
-        json.dumps(VALUES, indent=2, ensure_ascii=False).encode(),
-        b"\r\n,\r\n".join(
-            [b"[" + json.dumps(VALUES[0]).encode(), *(json.dumps(v).encode() for v in VALUES[1:])]
-        )
-        + b"\n]\n",
-        b"\n".join(json.dumps(value).encode() for value in VALUES) + b"\n",
-        b"".join(json.dumps(value, ensure_ascii=False).encode() for value in VALUES),
-    ],
-    ids=["array", "indented array", "array by lines", "lines", "nothing between"],
-)
-def test_json_streams(body: bytes, size: int) -> None:
-    values, closed, rest = read_json(body, size)
-    assert values == VALUES
-    assert closed
-    assert rest == b""
-
-
-def test_a_cut_json_stream_shows() -> None:
-    body = json.dumps(VALUES).encode()
-    for cut in range(1, len(body)):
-        values, closed, rest = read_json(body[:cut], 5)
-        assert values == VALUES[: len(values)]
-        assert not closed or rest
-    lines = b"\n".join(json.dumps(value).encode() for value in VALUES)
-    assert read_json(lines[:-1], 4)[2] != b""
-
-
-def test_a_json_stream_of_something_else() -> None:
-    with pytest.raises(AgentError, match="expected a JSON object"):
-        JSONStreamReader().feed(b"<html>")
-    with pytest.raises(AgentError, match="larger than 10"):
-        JSONStreamReader(max_event=10).feed(b'{"a": "bbbbbbbbbbbbbbbbb')
 
 
 def test_events_without_blank_lines_between_them() -> None:

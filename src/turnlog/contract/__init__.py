@@ -173,6 +173,7 @@ from .messages import ToolCall as ToolCall
 from .messages import ToolCallPart as ToolCallPart
 from .messages import ToolResultPart as ToolResultPart
 from .messages import ToolResultPayload as ToolResultPayload
+from .messages import is_empty_answer as is_empty_answer
 from .messages import text_part as text_part
 from .messages import thinking_part as thinking_part
 from .messages import tool_result_part as tool_result_part

@@ -225,3 +225,20 @@ def user_message(text: str | Sequence[MessagePart], *, run_id: str = "", timesta
         )
     parts: list[MessagePart] = [text_part(text)] if isinstance(text, str) else list(text)
     return Message(run_id=run_id, role="user", parts=parts, timestamp=timestamp)
+
+
+def is_empty_answer(message: Message, finish_reason: str) -> bool:
+    """Whether an answer holds nothing: no text, no call, and nothing that the provider itself made or ran.
+
+    An image, or a tool that ran at the provider, travels as the ``block`` or ``item`` of a text part's
+    ``provider_data``. After a ``pause`` whatever the provider wants back counts.
+    """
+    if message.tool_calls or message.text.strip():
+        return False
+    for part in message.parts:
+        if part.kind == "tool_result" or part.payload.provider_data is None:
+            continue
+        data = part.payload.provider_data
+        if finish_reason == "pause" or (part.kind == "text" and ("block" in data or "item" in data)):
+            return False
+    return True

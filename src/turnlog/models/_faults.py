@@ -11,7 +11,7 @@ import msgspec
 from turnlog.contract import AgentError, scrub
 
 from ._fault_table import RULES, Fault
-from ._retry_after import retry_after_of
+from ._retry_after import in_words, retry_after_of
 
 _MESSAGE_LIMIT = 600
 
@@ -19,7 +19,7 @@ _ADVICE: Mapping[str, str] = {
     "ModelAuthError": "check the API key and what it may do",
     "ModelQuotaExceeded": "check plan, credit and billing at the provider",
     "ModelNotFound": "check the model's name, and base_url",
-    "ModelContextOverflow": "the prompt must shrink",
+    "ModelContextOverflow": "the prompt must shrink, or max_tokens where it counts too",
     "ModelContentFiltered": "the provider's policy withheld it",
     "ModelBadRequest": "the request must change before it can succeed",
 }
@@ -88,6 +88,8 @@ def _error(
         said = f"a redirect to {scrub(location)}, which is not followed; set base_url to where it points"
     advice = None if retryable else _ADVICE.get(code)
     text = f"{provider or 'the server'} {did}{f' ({named})' if named else ''}: {said}"
+    if wait:
+        text = f"{text.rstrip('.')}; it asks to wait {in_words(wait)}"
     meta: dict[str, Any] = {}
     if fault.status is not None:
         meta["status"] = fault.status

@@ -32,18 +32,26 @@ _RESETS = (
 def retry_after_of(
     headers: Mapping[str, str], body: object, message: str, now: float | None = None
 ) -> float | None:
-    """Seconds to wait, or None when nothing says. The most exact statement wins."""
+    """Seconds to wait, or None when nothing says. The most exact statement wins, a zero only when alone."""
     moment = time.time() if now is None else now
-    for found in (
+    stated = (
         _scaled(headers.get("retry-after-ms"), 0.001),
         _moment(headers.get("retry-after"), moment),
         _retry_info(body, moment),
         _exhausted(headers, moment),
         _in_words(message),
-    ):
-        if found is not None and found >= 0:
-            return min(found, _LONGEST)
-    return None
+    )
+    waits = [wait for wait in stated if wait is not None and wait >= 0]
+    found = next((wait for wait in waits if wait > 0), waits[0] if waits else None)
+    return None if found is None else min(found, _LONGEST)
+
+
+def in_words(seconds: float) -> str:
+    """A wait as people say it: ``2 minutes``, ``1.5 seconds``."""
+    for unit, size in (("hour", 3600), ("minute", 60)):
+        if seconds >= 2 * size:
+            return f"{seconds / size:.3g} {unit}s"
+    return "1 second" if seconds == 1 else f"{seconds:.3g} seconds"
 
 
 def _scaled(text: str | None, unit: float) -> float | None:

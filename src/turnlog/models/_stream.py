@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import Any, TypeVar
+from typing import Any, TypeVar, cast
 
 import msgspec
 
@@ -94,6 +94,7 @@ class DeltaStream:
         "_raw",
         "_run_id",
         "_seq",
+        "_silent",
         "_twins",
     )
 
@@ -102,6 +103,7 @@ class DeltaStream:
         self._clock = clock
         self._ids = ids
         self._seq = 0
+        self._silent = 0  # how many of the deltas hold nothing of the answer
         self._grammar = DeltaGrammar()
         self._calls: dict[str, _Call] = {}
         self._twins: dict[str, list[_Call]] = {}
@@ -184,6 +186,7 @@ class DeltaStream:
         match chunk:
             case StreamStart():
                 self._refuse(self._grammar.check("start"))
+                self._silent += 1
                 self._queue.append(StartDelta(payload=_sound(chunk), **self._place()))
             case ThinkingChunk():
                 self._refuse(self._grammar.check("thinking"))
@@ -200,6 +203,7 @@ class DeltaStream:
                 self._queue.append(TextDelta(payload=said, **self._place()))
             case TokenUsage():
                 self._refuse(self._grammar.check("usage"))
+                self._silent += 1
                 self._queue.append(UsageDelta(payload=_sound(chunk), **self._place()))
             case CallStart():
                 self._start_call(_sound(chunk))
@@ -220,6 +224,8 @@ class DeltaStream:
             )
         if self._grammar.state == "streaming":
             self._refuse_cut(chunk.finish_reason)
+            if chunk.finish_reason == "refusal" and self._seq == self._silent:
+                raise _refused(chunk.provider_data)
             self._release_held()
             for kind in self._halves.left():
                 self._rare((TextChunk if kind == "text" else ThinkingChunk)(text_delta=""))
@@ -350,6 +356,15 @@ def _known(error: StreamError) -> StreamError:
         retryable=retryable,
         retry_after=error.retry_after,
     )
+
+
+def _refused(data: JsonObject | None) -> AgentError:
+    """The model declined and gave nothing else: its words stand in what the provider said of the stop."""
+    details: Any = (data or {}).get("stop_details")
+    known = cast("JsonObject", details) if isinstance(details, dict) else {"explanation": details}
+    words = [str(known[name]) for name in ("category", "explanation", "message") if known.get(name)]
+    said = f": {': '.join(words)[:600]}" if words else " and did not say why"
+    return AgentError("ModelRefused", f"the model declined to answer{said}")
 
 
 def _final(args: list[str]) -> object:

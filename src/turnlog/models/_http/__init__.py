@@ -1,13 +1,12 @@
 """The transport that all adapters behind HTTP share: addresses and keys, clients, limits, stream readers.
 
 ``HttpModel`` is the base of such an adapter, ``HttpModelConfig`` of its configuration, ``Exchange`` one
-request with its answer. ``SSEReader`` and ``JSONStreamReader`` work on bytes alone.
+request with its answer. ``SSEReader`` works on bytes alone.
 """
 
 from ._config import HttpModelConfig, check_url, find_key, find_url, is_loopback
 from ._debug import debug_is_on, log_request, log_response, raw_event
 from ._exchange import Exchange, explain_transport
-from ._json_stream import JSONStreamReader
 from ._model import HttpModel
 from ._sse import MAX_EVENT, MAX_TOTAL, ServerEvent, SSEReader
 
@@ -17,7 +16,6 @@ __all__ = [
     "Exchange",
     "HttpModel",
     "HttpModelConfig",
-    "JSONStreamReader",
     "SSEReader",
     "ServerEvent",
     "check_url",

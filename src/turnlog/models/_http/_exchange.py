@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Mapping
+import zlib
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Iterator, Mapping
 from contextlib import suppress
 from types import TracebackType
 from typing import Any, TypeAlias
@@ -13,10 +14,9 @@ import httpx2
 from turnlog.contract import AgentError, scrub
 
 from .._faults import map_fault
+from .._retry_after import in_words
 from ._config import HttpModelConfig
 from ._debug import log_response
-from ._inflate import Inflater
-from ._json_stream import JSONStreamReader
 from ._sse import ServerEvent, SSEReader
 from ._watch import SilenceWatch
 
@@ -24,6 +24,11 @@ _ERROR_BODY_LIMIT = 256 * 1024
 _ERROR_BODY_SECONDS = 10.0
 _JSON_BODY_LIMIT = 64 * 1024 * 1024
 _DRAIN_SECONDS = 0.05
+_SHOWN_START = 400
+_COMMENTS_LAST = 4
+"""A server that sends comments alone is alive for so many times ``timeout_silence``."""
+
+_INFLATE_STEP = 256 * 1024
 _BOM = b"\xef\xbb\xbf"
 
 
@@ -34,7 +39,7 @@ Send: TypeAlias = Callable[[], Awaitable[httpx2.Response]]
 class Exchange:
     """``async with`` it: the request is sent, a refusal is raised, the answer is there to be read.
 
-    After ``__aenter__`` the status is below 300. ``sse``, ``values``, ``pieces`` and ``body`` read the
+    After ``__aenter__`` the status is below 300. ``sse``, ``pieces`` and ``body`` read the
     answer; leaving the block closes the connection at once, unless ``finished`` was called and the rest of
     the answer is already here, so that the connection can serve the next call.
     """
@@ -48,6 +53,9 @@ class Exchange:
         self._source: AsyncIterator[bytes] | None = None
         self._open: list[AsyncGenerator[Any, None]] = []
         self._finished = False
+        self._heard = False
+        self._start = bytearray()
+        self._read_bytes = 0
         self.status = 0
         self.headers: Mapping[str, str] = {}
 
@@ -149,7 +157,7 @@ class Exchange:
         """The body's bytes as they come, decompressed; raises what the connection's end means."""
         assert self._response is not None
         encoding = self.headers.get("content-encoding", "identity").strip().lower()
-        inflater = None if encoding in ("identity", "") else Inflater(encoding)
+        inflate = None if encoding in ("identity", "") else inflater(encoding)
         if self._source is None:
             self._source = aiter(self._response.stream)  # type: ignore[arg-type]
         source, watch = self._source, self._watch
@@ -163,11 +171,11 @@ class Exchange:
                 watch.done()
                 if watch.limit == self._config.timeout_first_byte != self._config.timeout_silence:
                     watch.restart(self._config.timeout_silence)
-                if inflater is None:
-                    yield piece
-                else:
-                    for plain in inflater.feed(piece):
-                        yield plain
+                for plain in (piece,) if inflate is None else inflate(piece):
+                    if len(self._start) < _SHOWN_START:
+                        self._start += plain[: _SHOWN_START - len(self._start)]
+                    self._read_bytes += len(plain)
+                    yield plain
         except GeneratorExit:
             raise
         except BaseException as error:
@@ -182,7 +190,7 @@ class Exchange:
         """The events of each piece that held any; last, what an unfinished event holds (it may be cut).
 
         A server that answers with a JSON document instead of a stream yields it as one event. Raises a
-        clear error for an answer that is neither (a proxy's page, say).
+        clear error for an answer that is neither: a proxy's page, a line of text, nothing at all.
         """
         if self.kind == "html":
             raise await self._not_a_stream()
@@ -193,6 +201,9 @@ class Exchange:
         plain: list[bytes] | None = [] if self.kind != "sse" else None
         size = 0
         head = b""
+        now = asyncio.get_running_loop().time
+        alive = now()
+        patience = _COMMENTS_LAST * self._config.timeout_silence
         async for piece in pieces:
             if plain is not None:  # the content type promises no events; the first byte tells
                 if not plain:
@@ -207,42 +218,43 @@ class Exchange:
                     continue
                 plain = None
             events = feed(piece)
+            if not events and not reader.idle:
+                alive = now()
+            elif (not events or events[-1][0] == "ping") and now() - alive > patience:
+                raise AgentError(
+                    "ModelTimeout",
+                    f"{self._url} sent nothing but comments and pings for {in_words(patience)}, "
+                    f"{_COMMENTS_LAST} times timeout_silence; raise that if it may",
+                )
             if events:
+                self._heard = True
+                waited = now()
                 yield events
+                # The consumer's own time does not count.
+                alive = alive + now() - waited if events[-1][0] == "ping" else now()
         if plain:
+            self._heard = True
             yield [("", b"".join(plain))]
         elif events := reader.end():
             yield events
+        elif not self._heard:
+            raise self.unfinished()
 
-    async def values(self, **limits: int) -> AsyncGenerator[list[bytes], None]:
-        """The data of the events, or the JSON objects of a stream that has none: line by line, or one
-        growing array. Where the content type does not say, the first byte does.
-
-        A stream of objects that ends inside one, or an array that was never closed, is a cut connection.
-        """
-        if self.kind == "html":
-            raise await self._not_a_stream()
-        reader: SSEReader | JSONStreamReader | None = SSEReader(**limits) if self.kind == "sse" else None
-        pieces = self.pieces()
-        self._open.append(pieces)
-        head = b""
-        async for piece in pieces:
-            if reader is None:
-                head, piece = _opening(head + piece)
-                if not piece:
-                    continue
-                reader = JSONStreamReader(**limits) if piece[:1] in b"{[" else SSEReader(**limits)
-            if isinstance(reader, SSEReader):
-                found = [data for _, data in reader.feed(piece)]
-            else:
-                found = reader.feed(piece)
-            if found:
-                yield found
-        if isinstance(reader, SSEReader):
-            if events := reader.end():
-                yield [data for _, data in events]
-        elif reader is not None and (reader.end() or not reader.closed):
-            raise AgentError("ModelServerError", f"{self._provider}: the connection ended inside the answer")
+    def unfinished(self, why: str = "before the answer was complete") -> AgentError:
+        """The error of an answer that has no end, with the server's words where it said little else."""
+        said = " ".join(bytes(self._start).decode("utf-8", "replace").split())
+        if not self._start:
+            return AgentError("ModelServerError", f"{self._provider} answered {self.status} and sent nothing")
+        if not self._heard and self.kind != "sse":
+            return AgentError(
+                "ModelProtocolError",
+                f"{self._provider} answered {self.status} with no event of a stream, but: {_short(said)!r}; "
+                "the answer was cut, or base_url leads to another server",
+            )
+        text = f"{self._provider}: the connection ended {why}"
+        if self._read_bytes <= len(self._start):
+            text += f"; all it sent was {_short(said)!r}"
+        return AgentError("ModelServerError", text)
 
     async def body(self, limit: int = _JSON_BODY_LIMIT) -> bytes:
         """The whole body, when the server answered without streaming."""
@@ -304,9 +316,72 @@ def _too_large(limit: int) -> AgentError:
     return AgentError("ModelProtocolError", f"the answer is larger than {limit} bytes", retryable=False)
 
 
+def inflater(encoding: str) -> Callable[[bytes], Iterator[bytes]]:
+    """Undoes gzip or deflate in steps of bounded size, so that a bomb meets the reader's limits early.
+
+    We ask for no compression; a proxy may compress all the same.
+    """
+    if encoding not in ("gzip", "x-gzip", "deflate"):
+        raise AgentError(
+            "ModelProtocolError",
+            f"the answer is compressed with {encoding!r} although identity was asked for; "
+            "configure the proxy in between to leave event streams alone",
+            retryable=False,
+        )
+    unpack = zlib.decompressobj(wbits=47)  # 32 + 15: gzip or zlib, found by their first bytes
+    held = bytearray() if encoding == "deflate" else None  # it may lack zlib's header
+
+    def feed(piece: bytes) -> Iterator[bytes]:
+        nonlocal unpack, held
+        if held is not None:
+            held += piece
+        pending = True
+        while piece or pending:
+            if unpack.eof:  # gzip may come in several members
+                unpack = zlib.decompressobj(wbits=47)
+            try:
+                plain = unpack.decompress(piece, _INFLATE_STEP)
+            except zlib.error as error:
+                if not held:
+                    raise AgentError(
+                        "ModelProtocolError", f"the compressed answer is damaged: {error}", cause=error
+                    ) from error
+                unpack, piece, held = zlib.decompressobj(wbits=-15), bytes(held), None
+                continue
+            pending = len(plain) == _INFLATE_STEP and not unpack.eof
+            piece = unpack.unused_data if unpack.eof else unpack.unconsumed_tail
+            if plain:
+                held = None
+                yield plain
+
+    return feed
+
+
+def _words_of(error: BaseException) -> str:
+    """What went wrong, in the words of whatever lies deepest: the client often says nothing itself."""
+    said, deeper = "", error
+    while deeper is not None:
+        said = str(deeper) or said
+        deeper = deeper.__cause__ or deeper.__context__
+    plain = _IN_PLAIN_WORDS.get(type(error).__name__, type(error).__name__)
+    return scrub(_short(said)) or plain
+
+
+_IN_PLAIN_WORDS = {
+    "ReadError": "the connection broke while it was read",
+    "WriteError": "the connection broke while the request was sent",
+    "CloseError": "the connection broke while it was closed",
+    "RemoteProtocolError": "the server broke off the connection",
+}
+
+
+def _short(text: str) -> str:
+    return text if len(text) <= 200 else f"{text[:200]}…"
+
+
 def explain_transport(error: BaseException, url: str, answered: bool, config: HttpModelConfig) -> AgentError:
     """One of our codes for what the HTTP client raised."""
-    said = scrub(str(error)) or type(error).__name__
+    said = _words_of(error)
     match error:
         case httpx2.ConnectTimeout() | httpx2.PoolTimeout():
             return AgentError(
@@ -325,10 +400,7 @@ def explain_transport(error: BaseException, url: str, answered: bool, config: Ht
                 else "is the server running, and are base_url and the proxy settings right?"
             )
             return AgentError(
-                "ModelTimeout",
-                f"no connection to {url}: {said}; {hint}",
-                cause=error,
-                retryable=not tls,
+                "ModelUnreachable", f"no connection to {url}: {said}; {hint}", cause=error, retryable=not tls
             )
         case httpx2.UnsupportedProtocol() | httpx2.InvalidURL() | httpx2.LocalProtocolError():
             return AgentError("ConfigInvalid", f"cannot send to {url}: {said}", cause=error)

@@ -22,9 +22,9 @@ _BOM = b"\xef\xbb\xbf"
 class SSEReader:
     """``feed`` bytes, get whole events; ``end`` gives what the last, unfinished one holds.
 
-    A comment, an ``id`` and a ``retry`` field yield nothing, and an event without data none either. A
-    block of plain JSON between events, which is how some servers report an error, counts as data. Lines of
-    data that are each an object are events of a server that leaves out the blank lines.
+    A comment, an ``id`` and a ``retry`` field yield nothing, and neither does an event whose data is blank.
+    A block of plain JSON between events, which is how some servers report an error, counts as data. Lines
+    of data that are each an object are events of a server that leaves out the blank lines.
     Raises ``ModelProtocolError`` when one event or the whole stream outgrows its limit.
     """
 
@@ -72,6 +72,11 @@ class SSEReader:
             buffer += rest
         return self._events(blocks)
 
+    @property
+    def idle(self) -> bool:
+        """Whether no event has begun that is still incomplete; a comment is none."""
+        return not self._buffer or self._buffer.startswith(b":")
+
     def end(self) -> list[ServerEvent]:
         """The event that no blank line closed, if any. It may be cut: whoever reads it must check."""
         rest, self._buffer = bytes(self._buffer), bytearray()
@@ -80,7 +85,7 @@ class SSEReader:
     def _events(self, blocks: list[bytes]) -> list[ServerEvent]:
         events: list[ServerEvent] = []
         for block in blocks:
-            if block[:6] == b"data: " and b"\n" not in block:
+            if block[:7] == b"data: {" and b"\n" not in block:
                 if len(block) > self._max_event:
                     raise _too_large("one event", self._max_event)
                 events.append(("", block[6:]))
@@ -114,7 +119,7 @@ def _parse(block: bytes) -> list[ServerEvent]:
             data.append(value)
         elif field == b"event":
             name = value
-    if not data:
+    if not any(map(bytes.strip, data)):
         return []
     called = name.decode("utf-8", "replace")
     if len(data) == 1:

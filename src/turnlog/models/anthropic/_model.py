@@ -72,9 +72,7 @@ class AnthropicModel(HttpModel):
                         yield chunk
                     if reader.ended:
                         return
-            raise AgentError(
-                "ModelServerError", f"{config.model_id}: the connection ended before the answer was complete"
-            )
+            raise exchange.unfinished()
 
     def _address(self, config: AnthropicConfig) -> str:
         url = self._url(config)

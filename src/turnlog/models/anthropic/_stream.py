@@ -162,15 +162,16 @@ class MessagesReader:
 
     def _finish(self) -> None:
         self._need_start()
+        stop = self._stop
+        reason = _FINISH.get(stop.stop_reason, "other") if stop and stop.stop_reason else ""
         for block in self._blocks.values():
-            if block.call is not None:
+            if block.call is not None and reason not in ("length", "refusal"):
                 raise _protocol(f"message_stop while the call of {block.call.name!r} is still open")
             self._end(block)
         self._blocks.clear()
-        stop = self._stop
         if stop is None or not stop.stop_reason:
             raise _protocol("message_stop without a stop_reason: whether the answer is whole is unknown")
-        if self._unread is not None and _FINISH.get(stop.stop_reason) not in ("length", "refusal"):
+        if self._unread is not None and reason not in ("length", "refusal"):
             raise self._unread
         if stop.stop_reason == "model_context_window_exceeded":
             raise AgentError(
@@ -181,7 +182,7 @@ class MessagesReader:
         said = {"stop_sequence": stop.stop_sequence, "stop_details": stop.stop_details}
         kept = {key: value for key, value in said.items() if value}
         self._writer.finish(
-            _FINISH.get(stop.stop_reason, "other"),
+            reason,
             stop.stop_reason,
             {"origin": ORIGIN, **kept} if kept else None,
         )

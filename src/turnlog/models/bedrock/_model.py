@@ -12,6 +12,7 @@ from .._base import Chunk, Model
 from .._config import ModelConfig, ModelInfo, ModelRequest
 from .._fold_cache import FoldCache
 from .._history import ToolNames
+from .._loose import as_object, as_text
 from ._config import BedrockConfig
 from ._faults import explain
 from ._pump import Pump
@@ -84,6 +85,15 @@ class BedrockModel(Model):
             client = self._made = _make_client(config)
         response: JsonObject = client.converse_stream(**arguments)
         meta: JsonObject = response.get("ResponseMetadata") or {}
+        kind = as_text(as_object(meta.get("HTTPHeaders")).get("content-type"))
+        if kind.startswith("text/html"):
+            response["stream"].close()
+            raise AgentError(
+                "ModelProtocolError",
+                f"bedrock answered {meta.get('HTTPStatusCode', '')} with {kind} instead of an event stream; "
+                "a proxy or login page is in between, or the client's endpoint is wrong",
+                retryable=False,
+            )
         return meta.get("RequestId"), response["stream"]
 
     def _map_error(self, error: BaseException) -> AgentError:

@@ -87,8 +87,9 @@ class ConverseReader:
         return self._writer.take()
 
     def _finish(self, said: str) -> None:
+        reason = _FINISH.get(said, "other")
         for block in self._blocks.values():
-            if block.call is not None:
+            if block.call is not None and reason not in ("length", "content_filter"):
                 raise _protocol(f"messageStop while the call of {block.call.name!r} is still open")
             self._end(block)
         self._blocks.clear()
@@ -102,7 +103,7 @@ class ConverseReader:
                 "ModelProtocolError", f"{self._model}: Bedrock could not read the answer ({said})"
             )
         data = {**self._data, "fields": self._fields} if self._fields else None
-        self._writer.finish(_FINISH.get(said, "other"), said, data)
+        self._writer.finish(reason, said, data)
         self.ended = True
 
     def _count(self, usage: JsonObject) -> None:

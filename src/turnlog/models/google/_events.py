@@ -82,7 +82,12 @@ _UNREADABLE = (msgspec.DecodeError, UnicodeDecodeError, RecursionError)
 def read_pieces(data: bytes) -> Iterator[tuple[Piece, bytes]]:
     """The pieces that ``data`` holds, each with its own bytes; ``ModelProtocolError`` for what is none."""
     if data.lstrip()[:1] != b"[":
-        yield _read(data), data
+        lines = data.splitlines() if b"\n{" in data else ()
+        if len(lines) > 1 and all(line[:1] == b"{" and line[-1:] == b"}" for line in lines if line):
+            for line in filter(None, lines):  # one object after another, from a server without events
+                yield _read(line), line
+        else:
+            yield _read(data), data
         return
     if data.strip() == b"[DONE]":  # proxies that speak other protocols too say so
         return

@@ -78,13 +78,15 @@ class GoogleModel(HttpModel):
                 if not number:
                     yield StreamStart(model_id=config.model_id, request_id=exchange.request_id)
                 try:
-                    async for values in exchange.values():
-                        for data in values:
+                    async for events in exchange.sse():
+                        for _, data in events:
                             if request.raw is not None:
                                 request.raw.append(raw_event("", data))
                             for chunk in reader.feed(data):
                                 yield chunk
                     exchange.finished()
+                    if reader.cut:
+                        raise exchange.unfinished()
                     if reader.continuation is None:
                         for chunk in reader.finish():
                             yield chunk

@@ -88,20 +88,23 @@ class GeminiReader:
                 text = _plain_text(candidates[0])
                 if text:  # nearly every piece of an answer
                     self._writer.put(TextChunk(text_delta=text))
+                    self._finish = None
                     self._count(piece.usage_metadata)
                     continue
             self._take(piece, own)
         return self._writer.take()
+
+    @property
+    def cut(self) -> bool:
+        """Whether the answer has not said that it is over."""
+        return self._finish is None
 
     def finish(self) -> Sequence[Chunk]:
         """The chunks that end the answer; raises when it is not complete."""
         reason, writer = self._finish, self._writer
         if self._usage is not None:
             writer.put(self._usage)
-        if reason is None:
-            raise AgentError(
-                "ModelServerError", f"{self._model}: the connection ended before the answer was complete"
-            )
+        assert reason is not None, "the answer was cut"
         said = f" ({scrub(self._message)[:300]})" if self._message else ""
         if reason in _BROKEN or (reason == "UNEXPECTED_TOOL_CALL" and not writer.calls):
             raise AgentError("ModelProtocolError", f"{self._model} gave up on its answer: {reason}{said}")
@@ -121,7 +124,9 @@ class GeminiReader:
         return writer.take()
 
     def left(self) -> Sequence[Chunk]:
-        """What was read before the piece that made ``feed`` or ``finish`` raise."""
+        """What was read of an answer that failed, and what it cost."""
+        if self._usage is not None:
+            self._writer.put(self._usage)
         return self._writer.take()
 
     def go_on(self) -> None:
@@ -184,6 +189,8 @@ class GeminiReader:
         signature = part.thought_signature
         if not text and not signature:
             return
+        if text:
+            self._finish = None  # an answer that says more is not over until it says so again
         kind: PartKind = "thinking" if part.thought else "text"
         if kind != self._kind:
             self._leave()
@@ -199,6 +206,7 @@ class GeminiReader:
         """Code that ran at Google, its result, an image, …: carried as it is."""
         if block in ({}, {"thought": True}, {"thought": False}):
             return
+        self._finish = None
         kind: PartKind = "thinking" if block.get("thought") else "text"
         if kind != self._kind:
             self._leave()
@@ -207,6 +215,7 @@ class GeminiReader:
         self._kind = None
 
     def _on_call(self, part: Part, call: FunctionCall) -> None:
+        self._finish = None
         if self._call is not None:
             self._go_on_with(self._call, part, call)
             return

@@ -34,6 +34,7 @@ class Delta(msgspec.Struct):
     reasoning_text: str | None = None
     reasoning_details: list[dict[str, Any]] | None = None
     refusal: str | None = None
+    images: list[dict[str, Any]] | None = None
     function_call: FunctionDelta | None = None
 
 
@@ -77,7 +78,7 @@ def decode_chunk(data: bytes) -> Completion:
     """``ModelProtocolError`` for what is no JSON object: a cut stream, or no such stream at all."""
     try:
         return _decode(data)
-    except (msgspec.DecodeError, UnicodeDecodeError):
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
         return _decode_loosely(data)
 
 

@@ -107,6 +107,8 @@ class OpenAIChatModel(HttpModel):
                 if reader.done:
                     exchange.finished()
                     break
+            if where := reader.cut:
+                raise exchange.unfinished(where)
             for chunk in reader.finish():
                 yield chunk
 

@@ -146,6 +146,7 @@ class ChatReader:
             and delta.reasoning is None
             and self._thinks is None
             and delta.reasoning_details is None
+            and delta.images is None
             and choice.error is None
             and not self._thinking_field
         ):
@@ -177,19 +178,20 @@ class ChatReader:
         self._note(chunk, choice)
         return chunks
 
+    @property
+    def cut(self) -> str:
+        """Where the answer broke off, in words; empty when it is complete.
+
+        Some servers never say [DONE]. Without it calls count as complete only when the usage, which
+        comes last, has come: more calls may follow a first finish reason.
+        """
+        if self.done or (self._reason is not None and (not self._calls or self._usage_after_finish)):
+            return ""
+        return "before its tool calls were complete" if self._calls else "in the middle of the answer"
+
     def finish(self) -> list[Chunk]:
         """The end of the answer, when ``[DONE]`` was seen or the server closed the stream in order."""
-        reason = self._reason
-        # Some servers never say [DONE]. Without it calls count as complete only when the usage, which
-        # comes last, has come: more calls may follow a first finish reason.
-        complete = self.done or (reason is not None and (not self._calls or self._usage_after_finish))
-        if not complete:
-            raise AgentError(
-                "ModelServerError",
-                f"{self._provider}: the stream ended in the middle of the answer"
-                + (" (before its tool calls were complete)" if self._calls else ""),
-            )
-        finish = self._finish_reason(reason)
+        finish = self._finish_reason(self._reason)
         chunks: list[Chunk] = list(self._thinks.end()) if self._thinks else []
         chunks += self._kept_thinking()
         chunks += self._calls.end()
@@ -229,6 +231,8 @@ class ChatReader:
         if delta.refusal:
             self._refused = True
             chunks += self._text(delta.refusal)
+        for image in delta.images or ():
+            chunks += self._kept(image)
         fragments = delta.tool_calls or []
         if delta.function_call is not None and not fragments:
             fragments = [CallDelta(index=0, function=delta.function_call)]
@@ -267,9 +271,18 @@ class ChatReader:
                     if text := _flat(known.get("refusal")):
                         self._refused = True
                         chunks += self._text(text)
+                case "image_url" | "image" | "output_image":
+                    chunks += self._kept(known)
                 case _:
-                    pass  # references, images and whatever comes next have no part of ours
+                    pass  # references and whatever comes next have no part of ours
         return chunks
+
+    def _kept(self, block: dict[str, Any]) -> list[Chunk]:
+        """An image that the model made has no part of ours: it travels whole, inside an empty one."""
+        return [
+            *self._thinking_ends(),
+            TextChunk(text_delta="", provider_data={**self._origin, "block": block}),
+        ]
 
     def _note(self, chunk: Completion, choice: Choice | None) -> None:
         if choice is not None and choice.finish_reason:

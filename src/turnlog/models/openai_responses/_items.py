@@ -24,13 +24,14 @@ _KNOWN_CALL = frozenset({"type", "id", "call_id", "name", "arguments", "status"}
 class Section:
     """A run of text inside an item: one content part, or one part of a summary."""
 
-    __slots__ = ("item", "kind", "pieces", "refusal")
+    __slots__ = ("item", "kind", "over", "pieces", "refusal")
 
     def __init__(self, item: Item, kind: PartKind) -> None:
         self.item = item
         self.kind: PartKind = kind
         self.pieces: list[str] = []
         self.refusal = False
+        self.over = False
 
     @property
     def text(self) -> str:
@@ -40,13 +41,26 @@ class Section:
 class Item:
     """One output item, from its first event to its last."""
 
-    __slots__ = ("args_done", "at", "call", "done", "kind", "open", "parted", "raw", "sections", "told")
+    __slots__ = (
+        "announced",
+        "args_done",
+        "at",
+        "call",
+        "done",
+        "kind",
+        "open",
+        "parted",
+        "raw",
+        "sections",
+        "told",
+    )
 
     def __init__(self, kind: ItemKind, at: int, raw: JsonObject) -> None:
         self.kind: ItemKind = kind
         self.at = at
         self.raw = raw
         self.sections: dict[tuple[str, int], Section] = {}
+        self.announced: set[tuple[str, int]] = set()
         self.call: OpenCall | None = None
         self.open: list[str] = []
         """Arguments that came before the call's name."""
@@ -104,6 +118,26 @@ def texts_of(raw: JsonObject) -> list[tuple[str, int, str, JsonObject]]:
             if isinstance(text, str):
                 found.append((name, index, text, known))
     return found
+
+
+def renumber(item: Item, raw: JsonObject) -> None:
+    """Put what was said of ``item`` where its last state has it: servers number parts as they like.
+
+    The first section goes to the first text and so on; what is left over joins the last one.
+    """
+    places = [(name, index) for name, index, _, _ in texts_of(raw)]
+    if all(place in places for place, section in item.sections.items() if section.pieces):
+        return
+    for field in ("summary", "content"):
+        wanted = [place for place in places if place[0] == field]
+        said = list(dict.fromkeys(one for at, one in item.sections.items() if at[0] == field and one.pieces))
+        if not wanted or not said:
+            continue
+        for place in [place for place in item.sections if place[0] == field]:
+            del item.sections[place]
+        for spare in said[len(wanted) :]:
+            said[len(wanted) - 1].pieces += spare.pieces
+        item.sections.update(zip(wanted, said, strict=False))
 
 
 def hollow(raw: JsonObject, shown: list[str]) -> JsonObject:

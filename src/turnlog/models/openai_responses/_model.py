@@ -107,9 +107,7 @@ class OpenAIResponsesModel(HttpModel):
                         yield chunk
                     if reader.ended:
                         return
-            raise AgentError(
-                "ModelServerError", f"{config.model_id}: the connection ended before the answer was complete"
-            )
+            raise exchange.unfinished()
 
     def _auth(self, config: OpenAIResponsesConfig, quirks: Quirks) -> dict[str, str]:
         headers = {"accept": "text/event-stream"}

@@ -10,7 +10,7 @@ from .._answer import AnswerWriter, PartKind
 from .._history import ToolNames
 from .._loose import as_list, as_object, as_text
 from ._events import Event
-from ._items import FAMILY, Item, ItemKind, Section, call_data, hollow, joined, kind_of, texts_of
+from ._items import FAMILY, Item, ItemKind, Section, call_data, hollow, joined, kind_of, renumber, texts_of
 from ._order import EventOrder
 
 
@@ -118,12 +118,14 @@ class Output:
         item.raw = {**item.raw, **raw} if item.kind == "call" else raw
         match item.kind:
             case "message":
+                renumber(item, raw)
                 for name, index, text, part in texts_of(raw):
                     section = self._section(item, name, index, "text")
                     section.refusal = section.refusal or part.get("type") == "refusal"
                     self.complete(section, text)
                     self._end_text(section, part)
             case "reasoning":
+                renumber(item, raw)
                 for name, index, text, _ in texts_of(raw):
                     self.complete(self._section(item, name, index, "thinking"), text)
                 self._end_thought(item)
@@ -142,7 +144,22 @@ class Output:
     def hear(self, event: Event, kind: ItemKind, part: PartKind, name: str) -> Section | None:
         """The section that an event with text is about; None when it is over."""
         item = self._find(event, kind)
-        return None if item.done else self._section(item, name, _index(event), part)
+        if item.done:
+            return None
+        key = (name, _index(event))
+        if key not in item.sections:
+            # Only a part that was announced, or that follows one which is over, is another one: some servers
+            # count up with every delta.
+            last = next((one for at, one in reversed(item.sections.items()) if at[0] == name), None)
+            if last is not None and not last.over and key not in item.announced:
+                item.sections[key] = last
+        return self._section(item, *key, part)
+
+    def announce(self, event: Event, name: str) -> None:
+        """A part of an item begins under a number of its own."""
+        item = self._ids.get(as_text(event.item_id)) or self._at.get(event.output_index)
+        if item is not None:
+            item.announced.add((name, _index(event)))
 
     def speak(self, section: Section, text: str) -> None:
         if not text:
@@ -177,6 +194,7 @@ class Output:
 
     def complete(self, section: Section, whole: Any) -> None:
         """Say what is missing of a text that is known whole now."""
+        section.over = True
         if not isinstance(whole, str):
             return
         said = section.text
@@ -211,7 +229,7 @@ class Output:
         if not (raw.get("encrypted_content") or in_the_open or self._stored):
             self._lossy = True
             return
-        shown = [section.text for section in item.sections.values() if section.pieces]
+        shown = [section.text for section in dict.fromkeys(item.sections.values()) if section.pieces]
         in_place = self.speaking is not None and self.speaking.item is item and not item.parted
         if not in_place:
             self._turn_away(item)

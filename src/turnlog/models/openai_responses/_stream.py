@@ -111,6 +111,10 @@ class ResponsesReader:
                 output.begin(event)
             case "response.output_item.done":
                 output.end(event.output_index, as_object(event.item))
+            case "response.content_part.added":
+                output.announce(event, "content")
+            case "response.reasoning_summary_part.added":
+                output.announce(event, "summary")
             case "response.content_part.done":
                 output.end_part(event)
             case "response.completed" | "response.done" | "response.incomplete":
