@@ -1,9 +1,9 @@
 """Fakes and contract kits, for this project's tests and for yours. Everything is loaded when first used.
 
 Fakes: a scripted model, clocks and ids that are the same on every run, a store that fails on order, a
-loopback server, a simulated event loop. Kits: ``check_model``, ``check_store``, ``check_widget`` and
-``check_context_manager`` raise ``AssertionError`` naming what an implementation of yours gets wrong,
-``check_session`` what is wrong with a log; they need no test framework.
+loopback server, a simulated event loop. Kits: ``check_model``, ``check_store``, ``check_widget``,
+``check_toolset`` and ``check_context_manager`` raise ``AssertionError`` naming what an implementation of
+yours gets wrong, ``check_session`` what is wrong with a log; they need no test framework.
 """
 
 from __future__ import annotations
@@ -46,6 +46,7 @@ if TYPE_CHECKING:
     from ._store_checks import check_store as check_store
     from ._time import FixedClock as FixedClock
     from ._time import VirtualClock as VirtualClock
+    from ._toolset_checks import check_toolset as check_toolset
     from ._widget_checks import check_widget as check_widget
 else:
     __getattr__, __dir__ = lazy(
@@ -65,6 +66,7 @@ else:
             "._simulation": "SimulatedProcess Simulation current_process",
             "._store_checks": "check_store",
             "._time": "FixedClock VirtualClock",
+            "._toolset_checks": "check_toolset",
             "._widget_checks": "check_widget",
         },
     )

@@ -9,7 +9,8 @@ from ._context import AgentInfo, ProgressSink, ToolContext, check_deps
 from ._executor import ToolExecutor
 from ._options import NOT_RUN, Reconcile, ToolDefinition, ToolOptions
 from ._output import CheckedOutput, output_schema, validate_output
-from ._registry import ToolLike, ToolRegistry, as_tool
+from ._ports import Executor, Registry, ToolLike, Toolset, ToolSource
+from ._registry import ToolRegistry, as_tool
 from ._render import ImageContent
 from ._tool import Tool, tool
 
@@ -18,10 +19,12 @@ __all__ = [
     "CheckedOutput",
     "Content",
     "Deferral",
+    "Executor",
     "ImageContent",
     "NOT_RUN",
     "ProgressSink",
     "Reconcile",
+    "Registry",
     "ResultPart",
     "Tool",
     "ToolAnswer",
@@ -33,6 +36,8 @@ __all__ = [
     "ToolOptions",
     "ToolRegistry",
     "ToolResult",
+    "ToolSource",
+    "Toolset",
     "as_tool",
     "check_deps",
     "check_schema",

@@ -18,7 +18,7 @@ from ._answer import ToolAnswer, ToolError, failure, in_words
 from ._body import Body, race
 from ._context import ToolContext, changed, no_runtime, opened
 from ._options import DEFAULT_TIMEOUT, NOT_RUN, Reconcile
-from ._registry import ToolRegistry
+from ._ports import Registry
 from ._render import cut
 from ._signature import is_async
 from ._text import clean
@@ -41,7 +41,7 @@ class ToolExecutor:
 
     def __init__(
         self,
-        registry: ToolRegistry,
+        registry: Registry,
         clock: Clock | None = None,
         *,
         timeout: float | None = 300.0,
@@ -60,7 +60,7 @@ class ToolExecutor:
         self._abandoned: set[asyncio.Task[Any]] = set()
 
     @property
-    def registry(self) -> ToolRegistry:
+    def registry(self) -> Registry:
         return self._registry
 
     @property
