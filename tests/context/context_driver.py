@@ -20,6 +20,7 @@ from turnlog.contract import (
     encode,
     user_message,
 )
+from turnlog.history import visible_entries
 
 SMALL = ContextOptions(
     fold_at=1_500, min_freed_tokens=1, min_freed_share=0.01, user_cap=400, tail_share=0.2, target_share=0.5
@@ -121,8 +122,8 @@ class Session:
                 self.take(self.log.tools(*sorted(names)), breaks=True)
             case ("redact", index):
                 entry = self.log.entries[index % len(self.log.entries)]
-                self.hidden.add(entry.id)
-                self.take(self.log.redact(entry), breaks=True)
+                self.hidden.update(self.take(self.log.redact(entry), breaks=True).payload.entry_ids)
+                self.projection = type(self.projection).of(self.log.visible(), self.options)
             case ("branch", text):
                 place = BranchSummary(from_session_id="p", from_entry_id="e", from_seq=1, summary=text)
                 self.take(self.log.add(place), breaks=True)
@@ -218,9 +219,8 @@ def check_replay(session: Session) -> None:
     """C-1: the same entries give the same bytes, however they are taken in."""
     some = len(session.snapshots) // 6 + 1
     for snapshot in session.snapshots[::-some]:
-        again = type(session.projection)(session.options)
-        for entry in session.log.entries[: snapshot.position]:
-            again.step(entry)
+        past = visible_entries(session.log.entries[: snapshot.position])
+        again = type(session.projection).of(past, session.options)
         assert again.emit(snapshot.target).context_hash == snapshot.hash
 
 

@@ -34,6 +34,7 @@ from turnlog.contract import (
     tool_result_part,
     user_message,
 )
+from turnlog.history import redaction_of, visible_entries
 
 CLAUDE = ModelInvocationDescriptor(
     provider_id="anthropic", specification="anthropic", model="claude-opus-4-5"
@@ -143,7 +144,12 @@ class Log:
         return self.add(ToolResults(message=message, outcomes=outcomes))
 
     def redact(self, *entries: Entry) -> Entry:
-        return self.add(Redaction(entry_ids=[entry.id for entry in entries]))
+        hidden, trimmed = redaction_of(self.entries, [entry.id for entry in entries])
+        return self.add(Redaction(entry_ids=hidden, trimmed=trimmed))
+
+    def visible(self) -> list[Entry]:
+        """What a subscriber is told to fold after a redaction."""
+        return visible_entries(self.entries)
 
     def custom(self) -> Entry:
         return self.add(Custom(name="note", data={"secret": "never shown"}))

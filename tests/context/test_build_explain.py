@@ -183,7 +183,7 @@ def test_what_the_model_saw_at_any_call_can_be_shown_again() -> None:
     assert views[2].gauge[0].kind == "tool results"
     assert sum(part.share for part in views[2].gauge) == pytest.approx(1, abs=0.01)
     log.redact(log.entries[2])
-    hidden = explain(log.entries, 3)
+    hidden = explain(log.visible(), 3)
     assert (hidden.matches, hidden.redacted) == (False, True)
     assert "a.py" not in encode(hidden.messages).decode()
     with pytest.raises(AgentError, match="it has 3"):
@@ -199,7 +199,8 @@ def test_two_contexts_are_compared_from_the_beginning() -> None:
     second = projection.emit(CLAUDE)
     grown = diff_contexts(first, second)
     assert (grown.grown, grown.common_messages, grown.removed) == (True, len(first.messages), [])
-    projection.step(log.redact(log.entries[2]))
+    log.redact(log.entries[2])
+    projection = Projection.of(log.visible())
     changed = diff_contexts(second, projection.emit(CLAUDE))
     assert (changed.grown, changed.common_messages) == (False, 0)
     projection.step(log.tools("write"))
@@ -216,7 +217,7 @@ def test_recall_brings_back_the_whole_text() -> None:
     assert recall_text(log.entries, "#6", offset=len(LONG) - 3) == LONG[-3:]
     assert recall_text(log.entries, "#3-5").startswith("#3 look at a.py\n\n#5 call 0")
     log.redact(log.entries[5])
-    assert recall_text(log.entries, "#6") == "[redacted]"
+    assert recall_text(log.visible(), "#6") == "[redacted]"
     for nothing in ("#1", "#999", "what"):
         with pytest.raises(AgentError, match="names no message") as caught:
             recall_text(log.entries, nothing)

@@ -123,7 +123,8 @@ def test_thinking_goes_back_to_its_maker_while_the_wire_before_it_is_the_same() 
     assert [part.kind for part in projection.emit(CLAUDE).messages[1].parts] == ["thinking", "text"]
     assert [part.kind for part in projection.emit(CLAUDE).messages[2].parts] == ["text"]
     assert [part.kind for part in projection.emit(GPT).messages[1].parts] == ["text"]
-    projection.step(log.redact(asked))
+    log.redact(asked)
+    projection = Projection.of(log.visible())
     assert [part.kind for part in projection.emit(CLAUDE).messages[1].parts] == ["text"]
 
 
@@ -133,9 +134,8 @@ def test_redacted_words_are_gone_and_pairs_stay() -> None:
     said = log.user("my password is hunter2")
     made = log.output("hunter2 noted", call("a", secret="hunter2"))
     got = log.results(a="hunter2 stored")
-    projection = Projection.of(log.entries)
-    projection.emit(CLAUDE)
-    projection.step(log.redact(said, made, got))
+    log.redact(said, made, got)
+    projection = Projection.of(log.visible())
     wire = encode(projection.emit(CLAUDE).messages).decode()
     assert "hunter2" not in wire
     assert wire.count("[redacted]") == 2
@@ -149,8 +149,8 @@ def test_a_purged_log_gives_the_same_context_before_and_after_it_is_read_again()
     said = log.user("my password is hunter2")
     made = log.output("noted", call("a", secret="hunter2"), thinking="hunter2")
     log.results(a="done")
-    projection = Projection.of(log.entries)
-    projection.step(log.add(Purge(entry_ids=[said.id, made.id])))
+    log.add(Purge(entry_ids=[said.id, made.id]))
+    projection = Projection.of(log.visible())
     assert "hunter2" not in encode(projection.emit(CLAUDE).messages).decode()
     blank_input = msgspec.structs.replace(said.payload.message, parts=[text_part("[redacted]")])
     blank_output = msgspec.structs.replace(
@@ -175,12 +175,10 @@ def test_a_redacted_prompt_and_redacted_tools_are_gone_too() -> None:
     prompt = log.prompt("the admin password is hunter2")
     tools = log.tools("read")
     log.user("hi")
-    projection = Projection.of(log.entries)
-    projection.step(log.redact(prompt, tools))
-    context = projection.emit(CLAUDE)
+    log.redact(prompt, tools)
+    context = Projection.of(log.visible()).emit(CLAUDE)
     assert context.system_prompt == "[redacted]"
     assert [(tool.name, tool.description) for tool in context.tool_specs] == [("read", "[redacted]")]
-    assert context.context_hash == Projection.of(log.entries).emit(CLAUDE).context_hash
 
 
 def test_pictures_count_by_their_tokens_and_go_through_unchanged() -> None:

@@ -53,6 +53,10 @@ class Stand:
         self.host.step(entry)
         return entry
 
+    def redact(self, entry: Entry) -> None:
+        self.log.redact(entry)
+        self.host.refold(self.log.visible())
+
     def show(self) -> str | None:
         """What the next input says of the screen; the input is appended."""
         changes = self.host.changes()
@@ -262,9 +266,10 @@ def test_a_redacted_event_is_taken_out_of_the_state_and_the_screen_is_shown_anew
     stand.event(NOTES.write("keep", "this"))
     secret = stand.event(NOTES.write("secret", "hunter2"))
     assert "hunter2" in (stand.show() or "")
-    stand.take(stand.log.redact(secret))
+    stand.redact(secret)
     assert stand.show() == "# [Live Screen]\n\n## Notebook\n\n- **keep**: this"
-    everywhere = [screen_at(stand.widgets, stand.log.entries, entry.seq) for entry in stand.log.entries]
+    visible = stand.log.visible()
+    everywhere = [screen_at(stand.widgets, visible, entry.seq) for entry in visible]
     assert not any("hunter2" in (screen or "") for screen in everywhere)
 
 
@@ -275,7 +280,7 @@ def test_redacting_the_answer_that_made_a_note_takes_the_note_out() -> None:
     stand.event(NOTES.event("written", {"name": "secret", "text": "hunter2"}, "c1"))
     stand.take(stand.log.results(c1="noted"))
     assert stand.host.screen() is not None
-    stand.take(stand.log.redact(answer))
+    stand.redact(answer)
     assert stand.host.screen() is None
 
 

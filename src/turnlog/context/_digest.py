@@ -1,4 +1,4 @@
-"""A stretch of entries as one text: lines of ``#number kind: text`` that recall and redaction find again."""
+"""A stretch of entries as one text: lines of ``#number kind: text``."""
 
 from __future__ import annotations
 
@@ -67,24 +67,6 @@ def parse_lines(text: str) -> list[Line]:
         )
         for header, end in zip(headers, ends, strict=True)
     ]
-
-
-def redact_text(text: str, numbers: set[int]) -> str | None:
-    """``text`` with what it says of these entries taken out; None when it says nothing of them.
-
-    A text that is no list of lines may say anything about any entry of its stretch, so all of it goes.
-    """
-    lines = parse_lines(text)
-    if not lines:
-        return REDACTED
-    hit = False
-    kept: list[Line] = []
-    for line in lines:
-        if any(line.first_seq <= number <= line.last_seq for number in numbers):
-            hit = True
-            line = line._replace(text=REDACTED)
-        kept.append(line)
-    return render_lines(kept) if hit else None
 
 
 def digest_units(units: Iterable[Unit], vocabulary: Vocabulary, user_cap: int) -> list[Line]:

@@ -18,7 +18,7 @@ from turnlog.contract import (
 from ._lane import ContextStats, ModelContext, wire_of
 from ._options import ContextOptions
 from ._projection import Projection
-from ._recall import hidden_ids
+from ._render import hidden_ids
 from ._tokens import weigh
 from ._units import InputUnit, OutputUnit, ResultsUnit, TextKind, TextUnit
 
@@ -86,7 +86,8 @@ def explain(
 ) -> ContextView:
     """What the model saw at the ``call_index``-th call of the log, from 1; -1 is the last.
 
-    Raises ``ContextInvalidInput`` when there is no such call.
+    ``entries`` are the visible ones: what was redacted since is not shown again. Raises
+    ``ContextInvalidInput`` when there is no such call.
     """
     calls = [at for at, entry in enumerate(entries) if isinstance(entry, ModelCallStartedEntry)]
     number = call_index if call_index > 0 else len(calls) + 1 + call_index

@@ -4,12 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-import msgspec
-
 from turnlog.contract import Fold, FoldItem, FoldSegment
 
-from ._digest import redact_text
-from ._render import REDACTED
 from ._units import InputUnit, Level, OutputUnit, ResultsUnit, TextUnit, Unit
 
 
@@ -108,30 +104,3 @@ def is_settled(units: Sequence[Unit], position: int) -> bool:
 def can_cut(units: Sequence[Unit], position: int) -> bool:
     """Whether a cut before ``position`` leaves every call with its result."""
     return position >= len(units) or type(units[position]) is not ResultsUnit
-
-
-def redact_fold(fold: Fold) -> Fold:
-    """The same fold without the words it carries."""
-    return Fold(
-        reason=fold.reason,
-        tokens_before=fold.tokens_before,
-        tokens_after=fold.tokens_after,
-        items=[
-            item if item.text is None else msgspec.structs.replace(item, text=REDACTED) for item in fold.items
-        ],
-        segments=[msgspec.structs.replace(segment, text=REDACTED) for segment in fold.segments],
-        replaced_segments=fold.replaced_segments,
-        step=fold.step,
-    )
-
-
-def redact_text_unit(unit: TextUnit, names: set[str], numbers: set[int]) -> None:
-    """Take what a text says of these entries out of it."""
-    if unit.entry_id in names:
-        unit.replace_text(REDACTED)
-        return
-    inside = {number for number in numbers if unit.first_seq <= number <= unit.last_seq}
-    if unit.kind == "segment" and inside:
-        text = redact_text(unit.text, inside)
-        if text is not None:
-            unit.replace_text(text)

@@ -27,16 +27,15 @@ from turnlog.contract import (
     ToolResultsEntry,
     ToolsChangeEntry,
     ToolSpec,
-    WidgetEventEntry,
     encode,
     to_plain_text,
     try_get_section,
 )
 
-from ._fold import apply_fold, redact_fold, redact_text_unit
+from ._fold import apply_fold
 from ._lane import Head, Lane, ModelContext, make_head
 from ._options import ContextOptions
-from ._render import REDACTED, redact_spec
+from ._render import REDACTED, hidden_ids
 from ._tokens import TokenMeter
 from ._units import InputUnit, OutputUnit, ResultsUnit, TextKind, TextUnit, Unit
 from ._words import Vocabulary
@@ -58,7 +57,8 @@ class Projection:
 
     ``step`` takes entries in log order, each once. ``emit`` may be called at any point and for any target;
     its cost is what is new since the last call for that target, unless a break entry came between.
-    ``hidden`` names entries whose content is gone from the start, as a view of a redacted past needs it.
+    A redaction or a purge changes the past, so it takes a new projection, made by :meth:`of` from the visible
+    entries: those that are hidden come without their content, and ``hidden`` names them.
     """
 
     def __init__(self, options: ContextOptions | None = None, *, hidden: Iterable[str] = ()) -> None:
@@ -74,19 +74,18 @@ class Projection:
         self._hidden = set(hidden)
         self._gone: set[str] = set()
         self._hints_from = ("", 0)
-        self._recap_from = ""
         self._tools: list[ToolSpec] = []
-        self._tools_from = ""
-        self._head_texts: dict[HeadPart, tuple[str, str | None]] = {}
+        self._head_texts: dict[HeadPart, str | None] = {}
         self._head: Head | None = None
         self._lanes: dict[ModelInvocationDescriptor | None, Lane] = {}
         self._calls: dict[str, ResultsUnit] = {}
-        self._events: dict[str, str] = {}
         self.last_seq = 0
 
     @classmethod
     def of(cls, entries: Iterable[Entry], options: ContextOptions | None = None) -> Self:
-        projection = cls(options)
+        """The projection of a log, given as its visible entries."""
+        entries = list(entries)
+        projection = cls(options, hidden=hidden_ids(entries))
         for entry in entries:
             projection.step(entry)
         return projection
@@ -97,12 +96,8 @@ class Projection:
         copy.__dict__.update(self.__dict__)
         copy.units, copy.numbers, copy.targets = list(self.units), dict(self.numbers), dict(self.targets)
         copy.vocabulary = self.vocabulary.copy()
-        copy._hidden, copy._gone = set(self._hidden), set(self._gone)
-        copy._head_texts, copy._calls, copy._events = (
-            dict(self._head_texts),
-            dict(self._calls),
-            dict(self._events),
-        )
+        copy._gone = set(self._gone)
+        copy._head_texts, copy._calls = dict(self._head_texts), dict(self._calls)
         copy._lanes = {}
         return copy
 
@@ -110,7 +105,7 @@ class Projection:
 
     def step(self, entry: Entry) -> None:
         self.last_seq = entry.seq
-        if entry.purged_digest is not None or entry.id in self._hidden:
+        if self._is_hidden(entry):
             self._gone.add(entry.id)
         step = STEPS[entry.kind]
         if step is not None:
@@ -131,27 +126,23 @@ class Projection:
 
     def _take_recap(self, entry: CompactionSummaryEntry) -> None:
         self.recap = None if self._is_hidden(entry) else entry.payload
-        self._recap_from = entry.id
 
     def _set_head(self, part: HeadPart, entry: Entry, text: str | None) -> None:
         if text is not None and self._is_hidden(entry):
             text = REDACTED
         old = self.head_text(part)
-        self._head_texts[part] = (entry.id, text)
+        self._head_texts[part] = text
         if text != old:
             self._break_head()
 
     def _set_tools(self, entry: ToolsChangeEntry) -> None:
         tools = entry.payload.tools
-        self._tools_from = entry.id
-        if self._is_hidden(entry):
-            tools = [redact_spec(tool) for tool in tools]
         if tools != self._tools:
             self._tools = tools
             self._break_head()
 
     def _add_input(self, entry: ModelInputEntry) -> None:
-        unit = InputUnit(entry, redacted=entry.id in self._hidden)
+        unit = InputUnit(entry, redacted=self._is_hidden(entry))
         if self._gone:
             unit.hide_screen()
         self.units.append(unit)
@@ -167,7 +158,7 @@ class Projection:
                 results.closed = True
             self._calls.clear()
         self.meter.call_answered(entry)
-        unit = OutputUnit(entry, redacted=entry.id in self._hidden)
+        unit = OutputUnit(entry, redacted=self._is_hidden(entry))
         self.units.append(unit)
         self.numbers[entry.id] = entry.seq
         self.vocabulary.add(REDACTED if unit.redacted else entry.payload.message.parts)
@@ -179,7 +170,7 @@ class Projection:
 
     def _add_results(self, entry: ToolResultsEntry) -> None:
         self.numbers[entry.id] = entry.seq
-        hidden = entry.id in self._hidden
+        hidden = self._is_hidden(entry)
         for part in entry.payload.message.tool_results:
             unit = self._calls.pop(part.payload.tool_call_id, None)
             if unit is not None:
@@ -191,19 +182,6 @@ class Projection:
             if outcome.sections is not None:
                 self._note_hints(entry, outcome.sections)
 
-    def _note_event(self, entry: WidgetEventEntry) -> None:
-        """What an event says, the call that made it said before: they are hidden together."""
-        call_id = entry.payload.tool_call_id
-        if call_id is not None:
-            self._events[entry.id] = call_id
-            if self._is_hidden(entry):
-                self._hide_calls({call_id})
-
-    def _hide_calls(self, calls: set[str]) -> None:
-        for unit in self.units:
-            if type(unit) is OutputUnit:
-                unit.redact_calls(calls)
-
     def _add_branch(self, entry: BranchSummaryEntry) -> None:
         # A purge that this log does not tell of was before the branch: no screen of the branch can show it.
         self._gone.clear()
@@ -214,8 +192,6 @@ class Projection:
 
     def _fold(self, entry: FoldEntry) -> None:
         payload = entry.payload
-        if self._is_hidden(entry):
-            payload = redact_fold(payload)
         self.units = self.apply(payload, entry_id=entry.id, timestamp=entry.timestamp)
         self._show_again(entry, payload)
         if self.recap is not None and self._is_used(self.recap):
@@ -227,7 +203,8 @@ class Projection:
         """What is in force stays in view: the hints where the fold took them away, and the whole screen."""
         hints_id, hints_seq = self._hints_from
         if self.shown_hints is not None and not any(unit.shows(hints_id) for unit in self.units):
-            text = to_plain_text([(HINTS, self.shown_hints)])
+            hidden = hints_id in self._hidden
+            text = REDACTED if hidden else to_plain_text([(HINTS, self.shown_hints)])
             self._add_text("hints", text, entry, (hints_id, hints_seq))
         if fold.screen is not None and not self._gone:
             self._add_text("screen", fold.screen, entry, (entry.id, entry.seq))
@@ -245,51 +222,26 @@ class Projection:
         kept = self.numbers.get(recap.first_kept_entry_id, 0)
         return not any(unit.last_seq < kept for unit in self.units[len(self.segments) :])
 
-    def _redact(self, entry: RedactionEntry | PurgeEntry) -> None:
-        names = set(entry.payload.entry_ids)
-        self._hidden |= names
-        self._gone -= names
-        hit = {self.numbers[name] for name in names if name in self.numbers}
-        self._hide_screens()
-        self._hide_calls({self._events[name] for name in names if name in self._events})
-        if self._hints_from[0] in names:
+    def _change_past(self, entry: RedactionEntry | PurgeEntry) -> None:
+        """A widget may have shown what is hidden now: no screen before this is shown any more, and the next
+        entry shows the whole of it anew, as it does hints that were hidden."""
+        if self._hints_from[0] in entry.payload.entry_ids:
             self.shown_hints = None
-        for unit in self.units:
-            match unit:
-                case InputUnit() | OutputUnit():
-                    if unit.entry.id in names:
-                        unit.redact()
-                case ResultsUnit():
-                    for found in unit.found.values():
-                        if found.entry.id in names:
-                            unit.redact(found.entry.id)
-                case TextUnit():
-                    redact_text_unit(unit, names, hit)
-        for part, (entry_id, text) in self._head_texts.items():
-            if entry_id in names and text is not None:
-                self._head_texts[part] = (entry_id, REDACTED)
-        if self._tools_from in names:
-            self._tools = [redact_spec(tool) for tool in self._tools]
-        if hit or self._recap_from in names:
-            self.recap = None
-        self._break_head()
-
-    def _hide_screens(self) -> None:
-        """A widget may have shown what is hidden now. The next entry shows the whole screen anew."""
+        self._gone.difference_update(entry.payload.entry_ids)
         for unit in self.units:
             if type(unit) is InputUnit or type(unit) is ResultsUnit:
                 unit.hide_screen()
         self.units = [unit for unit in self.units if type(unit) is not TextUnit or unit.kind != "screen"]
+        self._break_head()
 
     def _is_hidden(self, entry: Entry) -> bool:
         return entry.id in self._hidden or entry.purged_digest is not None
 
     def _note_hints(self, entry: Entry, sections: LevelOfDetailSections) -> None:
-        if entry.id not in self._hidden:
-            hints = try_get_section(sections.live, HINTS)
-            if hints is not None:
-                self.shown_hints = hints
-                self._hints_from = (entry.id, entry.seq)
+        hints = try_get_section(sections.live, HINTS)
+        if hints is not None:
+            self.shown_hints = hints
+            self._hints_from = (entry.id, entry.seq)
 
     # ── out ──
 
@@ -299,7 +251,7 @@ class Projection:
 
     def head_text(self, part: HeadPart) -> str | None:
         """One ingredient of the system prompt as the log has it."""
-        return self._head_texts.get(part, ("", None))[1]
+        return self._head_texts.get(part)
 
     @property
     def tool_specs(self) -> list[ToolSpec]:
@@ -387,12 +339,12 @@ STEPS: dict[str, Callable[[Projection, Any], None] | None] = {
     "model_change": None,
     "runtime_init": Projection._set_runtime,
     "system_prompt": Projection._set_prompt,
-    "widget_event": Projection._note_event,
+    "widget_event": None,
     "fold": Projection._fold,
     "compaction_summary": Projection._take_recap,
     "branch_summary": Projection._add_branch,
-    "redaction": Projection._redact,
-    "purge": Projection._redact,
+    "redaction": Projection._change_past,
+    "purge": Projection._change_past,
     "delta_batch": None,
     "custom": None,
 }

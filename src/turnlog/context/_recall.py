@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 
 from turnlog.contract import (
     AgentError,
@@ -12,48 +12,26 @@ from turnlog.contract import (
     Entry,
     ModelInputEntry,
     ModelOutputEntry,
-    PurgeEntry,
-    RedactionEntry,
     ToolResultsEntry,
-    WidgetEventEntry,
 )
 
-from ._render import REDACTED, parts_text, redact_calls
+from ._render import parts_text
 
 _NUMBER = re.compile(r"#?(\d+)(?:-(\d+))?")
 
 
-def hidden_ids(entries: Iterable[Entry]) -> set[str]:
-    """The entries whose content a redaction or a purge took away."""
-    hidden: set[str] = set()
-    for entry in entries:
-        if isinstance(entry, RedactionEntry | PurgeEntry):
-            hidden.update(entry.payload.entry_ids)
-    return hidden
-
-
-def hidden_calls(entries: Iterable[Entry], hidden: set[str]) -> set[str]:
-    """Calls whose arguments a hidden event of a widget repeats."""
-    return {
-        entry.payload.tool_call_id
-        for entry in entries
-        if isinstance(entry, WidgetEventEntry) and entry.id in hidden and entry.payload.tool_call_id
-    }
-
-
 def recall_text(entries: Sequence[Entry], entry_id: str, *, offset: int = 0, limit: int | None = None) -> str:
-    """The text of one entry, by id or by number (``#12``, or ``#3-9`` for a stretch).
+    """The text of one entry, by id or by number (``#12``, or ``#3-9`` for a stretch); ``entries`` are the
+    visible ones.
 
     ``offset`` and ``limit`` count characters; a text that goes on says so. Raises ``ContextInvalidInput``
     when there is no such entry or it says nothing.
     """
-    hidden = hidden_ids(entries)
-    calls = hidden_calls(entries, hidden)
     texts = [
         text if len(found) == 1 else f"#{entry.seq} {text}"
         for found in [_find(entries, entry_id)]
         for entry in found
-        if (text := _text(entry, hidden, calls)) is not None
+        if (text := _text(entry)) is not None
     ]
     if not texts:
         raise AgentError(
@@ -77,14 +55,11 @@ def _find(entries: Sequence[Entry], name: str) -> list[Entry]:
     return [entry for entry in entries if first <= entry.seq <= last]
 
 
-def _text(entry: Entry, hidden: set[str], calls: set[str]) -> str | None:
+def _text(entry: Entry) -> str | None:
     match entry:
-        case ModelOutputEntry():
-            text = parts_text(redact_calls(entry.payload.message, calls).parts)
-        case ModelInputEntry() | ToolResultsEntry():
-            text = parts_text(entry.payload.message.parts)
+        case ModelInputEntry() | ModelOutputEntry() | ToolResultsEntry():
+            return parts_text(entry.payload.message.parts)
         case BranchSummaryEntry() | CompactionSummaryEntry():
-            text = entry.payload.summary
+            return entry.payload.summary
         case _:
             return None
-    return REDACTED if entry.id in hidden or entry.purged_digest is not None else text

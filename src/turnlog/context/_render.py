@@ -6,6 +6,7 @@ from collections.abc import Iterable, Sequence
 
 from turnlog.contract import (
     LIVE_SCREEN,
+    Entry,
     Grain,
     ImagePart,
     JsonObject,
@@ -13,6 +14,8 @@ from turnlog.contract import (
     Message,
     MessagePart,
     ModelInput,
+    PurgeEntry,
+    RedactionEntry,
     Section,
     TextPart,
     ThinkingPart,
@@ -20,7 +23,6 @@ from turnlog.contract import (
     ToolCallPart,
     ToolResultPart,
     ToolResultPayload,
-    ToolSpec,
     encode,
     text_part,
     to_plain_text,
@@ -132,6 +134,15 @@ def without_thinking(message: Message) -> Message:
     return message if len(parts) == len(message.parts) else with_parts(message, parts)
 
 
+def hidden_ids(entries: Iterable[Entry]) -> set[str]:
+    """The entries whose content a redaction or a purge in ``entries`` took away."""
+    hidden: set[str] = set()
+    for entry in entries:
+        if isinstance(entry, RedactionEntry | PurgeEntry):
+            hidden.update(entry.payload.entry_ids)
+    return hidden
+
+
 def redact_message(message: Message) -> Message:
     """The same shape without the words: calls and results stay paired, nothing they said remains."""
     parts: list[MessagePart] = []
@@ -145,17 +156,6 @@ def redact_message(message: Message) -> Message:
                 pass
     if not any(isinstance(part, ToolCallPart | ToolResultPart) for part in parts):
         parts.append(text_part(REDACTED))
-    return with_parts(message, parts)
-
-
-def redact_calls(message: Message, calls: set[str]) -> Message:
-    """``message`` without the arguments of these calls."""
-    parts: list[MessagePart] = [
-        _redact_call(part.payload)
-        if isinstance(part, ToolCallPart) and part.payload.tool_call_id in calls
-        else part
-        for part in message.parts
-    ]
     return with_parts(message, parts)
 
 
@@ -173,11 +173,6 @@ def _redact_result(result: ToolResultPayload) -> ToolResultPart:
             tool_call_id=result.tool_call_id, is_error=result.is_error, content=REDACTED
         )
     )
-
-
-def redact_spec(tool: ToolSpec) -> ToolSpec:
-    """A tool can still be called by its name."""
-    return ToolSpec(name=tool.name, description=REDACTED, parameter_schema={})
 
 
 def with_parts(message: Message, parts: list[MessagePart]) -> Message:

@@ -36,7 +36,6 @@ from ._render import (
     has_screen,
     live_sections,
     parts_text,
-    redact_calls,
     redact_message,
     render_content,
     render_input,
@@ -76,7 +75,7 @@ class InputUnit:
         self.entry = entry
         self.level = LIVE
         self.screen_hidden = False
-        self.redacted = redacted or entry.purged_digest is not None
+        self.redacted = redacted
         self.weight = 0
         self._message: Message | None = None
 
@@ -121,9 +120,6 @@ class InputUnit:
         copy.level = level
         return copy
 
-    def redact(self) -> None:
-        self.redacted, self.weight, self._message = True, 0, None
-
 
 class OutputUnit:
     """One assistant message; thinking is kept only where the target may have it."""
@@ -132,7 +128,7 @@ class OutputUnit:
 
     def __init__(self, entry: ModelOutputEntry, *, redacted: bool = False) -> None:
         self.entry = entry
-        self.redacted = redacted or entry.purged_digest is not None
+        self.redacted = redacted
         message = entry.payload.message
         self.calls = [part.payload.tool_call_id for part in message.tool_calls]
         self.full: Message = redact_message(message) if self.redacted else message
@@ -161,16 +157,6 @@ class OutputUnit:
 
     def live_text(self) -> str:
         return REDACTED if self.redacted else parts_text(self.full.parts)
-
-    def redact(self) -> None:
-        self.redacted, self.has_thinking, self.weight = True, False, 0
-        self.full = self._bare = redact_message(self.entry.payload.message)
-
-    def redact_calls(self, calls: set[str]) -> None:
-        """Without the arguments of these calls: something that is hidden repeats them."""
-        if not self.redacted and not calls.isdisjoint(self.calls):
-            self.full, self.weight = redact_calls(self.full, calls), 0
-            self._bare = None if self.has_thinking else self.full
 
 
 _ALL_LIVE: Mapping[str, Level] = MappingProxyType({})
@@ -216,7 +202,7 @@ class ResultsUnit:
         if self.closed or call_id in self.found:
             return
         self.found[call_id] = Found(entry, part, _outcome_of(entry, call_id))
-        if redacted or entry.purged_digest is not None:
+        if redacted:
             self.redacted.add(entry.id)
         self.weight, self._message = 0, None
 
@@ -298,10 +284,6 @@ class ResultsUnit:
         copy.levels = {**self.levels, **lower}
         return copy
 
-    def redact(self, entry_id: str) -> None:
-        self.redacted.add(entry_id)
-        self.weight, self._message = 0, None
-
 
 class TextUnit:
     """A text that stands for a stretch of entries, introduces a branch, or shows the screen after a fold."""
@@ -350,9 +332,6 @@ class TextUnit:
 
     def shows(self, entry_id: str) -> bool:
         return False
-
-    def replace_text(self, text: str) -> None:
-        self.text, self.weight, self._message = text, 0, None
 
 
 def _outcome_of(entry: ToolResultsEntry, call_id: str) -> ToolOutcome | None:

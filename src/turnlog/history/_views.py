@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
+from typing import Any
 
 import msgspec
 
 from ..contract import (
+    HINTS,
     Entry,
     EntryPayload,
     ErrorInfo,
+    Fold,
+    LevelOfDetailSections,
     Message,
+    ModelInput,
     ModelInputEntry,
     ModelOutputEntry,
     PurgeEntry,
@@ -18,13 +23,15 @@ from ..contract import (
     RunStatus,
     TokenUsage,
     ToolCall,
+    ToolResults,
     ToolResultsEntry,
     Value,
     digest,
     encode,
+    try_get_section,
 )
-from ._blank import blank_payload
-from ._copies import copies_of, trim
+from ._blank import PLACEHOLDER, blank_payload
+from ._copies import Copies, copies_of, trim
 from ._ledger import Ledger
 
 _replace = msgspec.structs.replace
@@ -97,8 +104,7 @@ def named_ids(entries: Sequence[Entry]) -> set[str]:
 
 def redacted_ids(entries: Sequence[Entry]) -> set[str]:
     """Ids of the entries whose content no view may show: the named ones, and what was made from them."""
-    named = named_ids(entries)
-    return named | copies_of(entries, named).whole if named else named
+    return _hidden_now(entries).whole
 
 
 def visible_entries(entries: Sequence[Entry]) -> list[Entry]:
@@ -107,18 +113,30 @@ def visible_entries(entries: Sequence[Entry]) -> list[Entry]:
     Copies of it in other entries go too: arguments of a call that an event of a widget repeats, and screens
     shown between a redacted entry and its redaction, for a widget may have shown it there.
     """
-    named = named_ids(entries)
-    if not named:
+    copies = _hidden_now(entries)
+    if not copies.whole:
         return list(entries)
-    copies = copies_of(entries, named)
-    hidden = named | copies.whole
     last = max(entry.seq for entry in entries if isinstance(entry, RedactionEntry | PurgeEntry))
     return [
-        hide(entry)
-        if entry.id in hidden
+        hide(entry, copies.whole)
+        if entry.id in copies.whole
         else _with_payload(entry, trim(entry, copies.calls, screen=copies.first < entry.seq < last))
         for entry in entries
     ]
+
+
+def _hidden_now(entries: Sequence[Entry]) -> Copies:
+    """All that redactions and purges hide: the entries they name, and the copies that came before them. What
+    was written after one was made without what it hides."""
+    whole, calls, first = set[str](), set[str](), len(entries)
+    for entry in entries:
+        if isinstance(entry, RedactionEntry | PurgeEntry):
+            named = set(entry.payload.entry_ids)
+            copies = copies_of(entries[: entry.seq - 1], named)
+            whole |= named | copies.whole
+            calls |= copies.calls
+            first = min(first, copies.first)
+    return Copies(whole, calls, first)
 
 
 def trims_after(
@@ -155,8 +173,34 @@ def redaction_of(
     return [*entry_ids, *more], trimmed or None
 
 
-def hide(entry: Entry) -> Entry:
-    return _replace(entry, payload=blank_payload(entry.payload), meta=None)
+def hide(entry: Entry, hidden: Collection[str] = ()) -> Entry:
+    """``entry`` without its content. What a fold says of an entry that is not ``hidden`` itself is no copy,
+    and that hints were shown there is not what they said."""
+    blank: Any = blank_payload(entry.payload)
+    match entry.payload:
+        case Fold() as fold:
+            items = [
+                item if old.entry_id in hidden else old
+                for item, old in zip(blank.items, fold.items, strict=True)
+            ]
+            blank = _replace(blank, items=items)
+        case ModelInput() as given:
+            blank = _replace(blank, sections=_only_hints(given.sections))
+        case ToolResults() as results:
+            outcomes = [
+                _replace(outcome, sections=_only_hints(old.sections))
+                for outcome, old in zip(blank.outcomes, results.outcomes, strict=True)
+            ]
+            blank = _replace(blank, outcomes=outcomes)
+        case _:
+            pass
+    return _replace(entry, payload=blank, meta=None)
+
+
+def _only_hints(sections: LevelOfDetailSections | None) -> LevelOfDetailSections | None:
+    if sections is None or try_get_section(sections.live, HINTS) is None:
+        return None
+    return LevelOfDetailSections(live=[(HINTS, PLACEHOLDER)], summary=[], gist=[])
 
 
 def _with_payload(entry: Entry, payload: EntryPayload) -> Entry:

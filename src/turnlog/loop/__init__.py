@@ -14,7 +14,6 @@ if TYPE_CHECKING:
     from turnlog.context import ContextDiff as ContextDiff
     from turnlog.context import ContextView as ContextView
     from turnlog.context import diff_contexts as diff_contexts
-    from turnlog.context import explain as explain
     from turnlog.models import load_model as load_model
     from turnlog.tools import Tool as Tool
 
@@ -26,6 +25,7 @@ if TYPE_CHECKING:
     from ._decide import plan_retry as plan_retry
     from ._decisions import pending_calls as pending_calls
     from ._decisions import record_decision as record_decision
+    from ._explain import explain as explain
     from ._fork import fork_session as fork_session
     from ._hooks import Hooks as Hooks
     from ._loop import AgentLoop as AgentLoop
@@ -41,7 +41,7 @@ else:
         __name__,
         {
             "turnlog.approvals": "PendingApproval",
-            "turnlog.context": "ContextDiff ContextView diff_contexts explain",
+            "turnlog.context": "ContextDiff ContextView diff_contexts",
             "turnlog.models": "load_model",
             "turnlog.tools": "Tool",
             "._agent": "Agent",
@@ -49,6 +49,7 @@ else:
             "._compact": "compact_session",
             "._decide": "decide plan_retry",
             "._decisions": "pending_calls record_decision",
+            "._explain": "explain",
             "._fork": "fork_session",
             "._hooks": "Hooks",
             "._loop": "AgentLoop",

@@ -294,22 +294,38 @@ class RecordedHuman:
 
 
 class RecordedContext(LiveContext):
-    """Grains and screens are made again; folds are read: the planner looks at clocks and prices."""
+    """Grains and screens are made again; folds are read: the planner looks at clocks and prices. After a
+    redaction grains are read too: they may have been extracted with the words in view that it hides."""
 
     def __init__(self, tape: Tape, warm: WarmSession) -> None:
         super().__init__(warm, RecordedClock(tape))
         self._tape = tape
 
+    def input_sections(self, message: Message) -> LevelOfDetailSections | None:
+        entry = None if self._tape.ended else self._tape.peek()
+        recorded = entry.payload.sections if isinstance(entry, ModelInputEntry) else None
+        return self._with_grains(super().input_sections(message), recorded)
+
     def result_sections(
         self, call: CallState, answer: ToolAnswer, *, closes: bool
     ) -> LevelOfDetailSections | None:
         entry = None if self._tape.ended else self._tape.peek()
+        recorded: LevelOfDetailSections | None = None
+        authored = False
         if isinstance(entry, ToolResultsEntry):
             for outcome in entry.payload.outcomes:
-                if outcome.tool_call_id == call.call.tool_call_id and outcome.authored and outcome.sections:
+                if outcome.tool_call_id == call.call.tool_call_id:
                     # What a tool's author wrote is a fact like the result itself.
-                    return outcome.sections
-        return super().result_sections(call, answer, closes=closes)
+                    recorded, authored = outcome.sections, bool(outcome.authored)
+        made = super().result_sections(call, answer, closes=closes)
+        return recorded if recorded is not None and authored else self._with_grains(made, recorded)
+
+    def _with_grains(
+        self, made: LevelOfDetailSections | None, recorded: LevelOfDetailSections | None
+    ) -> LevelOfDetailSections | None:
+        if made is None or recorded is None or not self._tape.past_changed:
+            return made
+        return LevelOfDetailSections(live=made.live, summary=recorded.summary, gist=recorded.gist)
 
     def _new_hints(self) -> Section | None:
         """Hints come from outside: what the next entry shows of them is a fact, as long as it is news."""

@@ -8,6 +8,7 @@ from typing import Any
 
 from turnlog.context import recall_text
 from turnlog.contract import AgentError, JsonObject, Store
+from turnlog.history import visible_entries
 from turnlog.tools import Tool, ToolContext, ToolError
 from turnlog.widgets import Widget
 
@@ -87,7 +88,10 @@ async def _recall(arguments: JsonObject, ctx: ToolContext) -> str:
     share = SHARE.get()
     try:
         return recall_text(
-            share.warm.session.entries, arguments["entry"], offset=arguments.get("offset", 0), limit=_PAGE
+            visible_entries(share.warm.session.entries),
+            arguments["entry"],
+            offset=arguments.get("offset", 0),
+            limit=_PAGE,
         )
     except AgentError as error:
         raise ToolError(error.message) from error

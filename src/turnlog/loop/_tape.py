@@ -58,6 +58,9 @@ class Tape:
         self.recorded = recorded
         self._cut = next((entry.seq for entry in recorded if _is_cut(entry)), len(recorded))
         self._purged = max((entry.seq for entry in recorded if isinstance(entry, PurgeEntry)), default=0)
+        self._changed = next(
+            (entry.seq for entry in recorded if isinstance(entry, RedactionEntry | PurgeEntry)), len(recorded)
+        )
         self.mismatch: tuple[int, str] | None = None
         self._warm: WarmSession | None = None
 
@@ -78,6 +81,11 @@ class Tape:
         if self._warm is None:
             return 0
         return len(self._warm.session.entries) + len(self._warm.session.staged)
+
+    @property
+    def past_changed(self) -> bool:
+        """Whether a redaction or a purge has hidden something of what is behind."""
+        return self.position >= self._changed
 
     @property
     def ended(self) -> bool:

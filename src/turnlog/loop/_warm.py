@@ -7,8 +7,8 @@ from itertools import chain, islice
 from typing import Any
 
 from turnlog.context import ContextOptions, Projection
-from turnlog.contract import Entry
-from turnlog.history import Session
+from turnlog.contract import Entry, PurgeEntry, RedactionEntry
+from turnlog.history import Session, visible_entries
 from turnlog.system import bulk
 from turnlog.widgets import Widget, WidgetHost
 
@@ -38,12 +38,16 @@ class WarmSession:
         if self._projection is None:
             entries = islice(chain(self.session.entries, self.session.staged), self._stepped)
             with bulk():
-                self._projection = Projection.of(entries, self._options)
+                self._projection = Projection.of(visible_entries(list(entries)), self._options)
         return self._projection
 
     def step(self, entry: Entry) -> None:
         self._stepped = entry.seq  # a header is staged by itself
         self.state.step(entry)
+        if isinstance(entry, RedactionEntry | PurgeEntry):
+            self._projection = None
+            self.show(self.host.widgets)
+            return
         self.host.step(entry)
         if self._projection is not None:
             self._projection.step(entry)
@@ -51,8 +55,7 @@ class WarmSession:
     def show(self, widgets: Sequence[Widget[Any]]) -> None:
         """Put these widgets on the screen, as the log so far makes them."""
         self.host = WidgetHost(widgets)
-        for entry in (*self.session.entries, *self.session.staged):
-            self.host.step(entry)
+        self.host.refold(visible_entries([*self.session.entries, *self.session.staged]))
 
     def catch_up(self) -> None:
         """Take in what is in the log, and what is staged."""
@@ -60,8 +63,7 @@ class WarmSession:
         with bulk():
             self.state.take(entries)
             if self.host.widgets:
-                for entry in entries:
-                    self.host.step(entry)
+                self.host.refold(visible_entries(entries))
         self._stepped = len(entries)
         for entry in self.session.staged:
             self.step(entry)

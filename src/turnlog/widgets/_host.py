@@ -16,12 +16,10 @@ from turnlog.contract import (
     FoldEntry,
     LevelOfDetailSections,
     ModelInputEntry,
-    ModelOutputEntry,
     PurgeEntry,
     RedactionEntry,
     ToolResultsEntry,
     ToolSpec,
-    WidgetEventEntry,
     scrub,
     try_get_section,
 )
@@ -41,11 +39,11 @@ class WidgetHost:
 
     ``step`` takes entries in log order. What has been shown follows from the log alone: an entry that
     carries a LiveScreen showed the screen as it was before that entry, and a fold shows the whole of it.
-    A redaction takes the entry out of every state, and what was shown before it counts no more. ``hidden``
-    names entries that count as redacted from the start.
+    After a redaction or a purge, ``refold`` makes all states anew from the visible entries, without those
+    that are hidden; what was shown before it counts no more.
     """
 
-    def __init__(self, widgets: Sequence[Widget[Any]] = (), *, hidden: Iterable[str] = ()) -> None:
+    def __init__(self, widgets: Sequence[Widget[Any]] = ()) -> None:
         names: set[str] = set()
         for widget in widgets:
             if widget.name in names:
@@ -59,9 +57,9 @@ class WidgetHost:
         self._states: dict[str, Any] = {}
         self._broken: dict[str, str] = {}
         self._shown: Screen = {}
-        self._taken: list[Entry] = []
-        self._hidden = set(hidden)
-        self._fold(())
+        self._cut = False
+        self._hidden: frozenset[str] = frozenset()
+        self.refold(())
 
     @property
     def widgets(self) -> tuple[Widget[Any], ...]:
@@ -85,23 +83,28 @@ class WidgetHost:
             self._shown = {
                 key: text for key, text in self._render().items() if _whole(key[1], text) in screen
             }
-        elif isinstance(entry, BranchSummaryEntry) and any(map(_is_cut, self._taken)):
-            self._shown = {}  # what was shown before a purge is hidden with it, and is shown anew
+        elif isinstance(entry, RedactionEntry | PurgeEntry) or (
+            isinstance(entry, BranchSummaryEntry) and self._cut
+        ):
+            self._shown = {}  # what was shown before is hidden with it, and is shown anew
         elif _has_screen(entry):
             self._shown = self._render()
-        self._taken.append(entry)
-        if isinstance(entry, RedactionEntry | PurgeEntry):
-            self._hidden |= _hidden_by(self._taken, entry.payload.entry_ids)
-            self._shown = {}
-            self._fold(self._taken)
-        else:
-            self._reduce(entry)
+        self._cut = self._cut or _is_cut(entry)
+        self._reduce(entry)
 
-    def _fold(self, entries: Iterable[Entry]) -> None:
+    def refold(self, entries: Iterable[Entry]) -> None:
+        """Begin again and take in ``entries``, the visible ones of a log."""
+        entries = list(entries)
+        self._hidden = frozenset(
+            entry_id
+            for entry in entries
+            if isinstance(entry, RedactionEntry | PurgeEntry)
+            for entry_id in entry.payload.entry_ids
+        )
         self._states = {widget.name: widget.initial() for widget in self._widgets}
-        self._broken = {}
+        self._broken, self._shown, self._cut = {}, {}, False
         for entry in entries:
-            self._reduce(entry)
+            self.step(entry)
 
     def _reduce(self, entry: Entry) -> None:
         if entry.id in self._hidden or entry.purged_digest is not None:
@@ -184,23 +187,6 @@ def _told(error: Exception) -> str:
     return f"{type(error).__name__}: {_ADDRESS.sub('0x…', scrub(str(error)))}"
 
 
-def _hidden_by(entries: Sequence[Entry], named: Sequence[str]) -> set[str]:
-    """The named entries, and the events that their calls made: they say again what the calls said."""
-    hidden = set(named)
-    calls = {
-        part.payload.tool_call_id
-        for entry in entries
-        if isinstance(entry, ModelOutputEntry) and entry.id in hidden
-        for part in entry.payload.message.tool_calls
-    }
-    made = {
-        entry.id
-        for entry in entries
-        if isinstance(entry, WidgetEventEntry) and entry.payload.tool_call_id in calls
-    }
-    return hidden | made
-
-
 def _is_cut(entry: Entry) -> bool:
     return entry.purged_digest is not None or entry.trimmed_digest is not None
 
@@ -236,17 +222,11 @@ def _block(title: str, text: str, before: str | None) -> str:
 
 
 def screen_at(widgets: Sequence[Widget[Any]], entries: Iterable[Entry], seq: int) -> str | None:
-    """The full screen as it was when entry ``seq`` was written, without what was redacted since."""
+    """The full screen as it was when entry ``seq`` was written, without what was redacted since.
+
+    ``entries`` are the visible ones of the log."""
+    host = WidgetHost(widgets)
     log = list(entries)
-    named = [
-        entry_id
-        for entry in log
-        if isinstance(entry, RedactionEntry | PurgeEntry)
-        for entry_id in entry.payload.entry_ids
-    ]
-    host = WidgetHost(widgets, hidden=_hidden_by(log, named))
-    for entry in log:
-        if entry.seq >= seq:
-            break
-        host.step(entry)
+    changes = [entry for entry in log if entry.seq >= seq and isinstance(entry, RedactionEntry | PurgeEntry)]
+    host.refold([*(entry for entry in log if entry.seq < seq), *changes])
     return host.screen()
