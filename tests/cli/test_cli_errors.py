@@ -42,7 +42,7 @@ COMMANDS = (
 
 
 POSTGRES = pytest.mark.skipif(
-    find_spec("turnlog.history._postgres") is None, reason="the PostgreSQL store is not there yet"
+    find_spec("turnlog.history.postgres") is None, reason="the PostgreSQL store is not there yet"
 )
 
 

@@ -11,7 +11,7 @@ import pytest
 from history.history_log import answer, code_of, open_session, write_everything
 from turnlog.contract import AgentError, Custom, seal, user_message
 from turnlog.history import JsonlStore, fork, verify
-from turnlog.history._jsonl_file import LogFile
+from turnlog.history.jsonl._file import LogFile
 from turnlog.system import SystemClock, SystemIds
 
 ENTRY = seal(
@@ -187,13 +187,13 @@ async def test_a_broken_lease_file_is_named(tmp_path: Path) -> None:
 
 
 async def test_a_lock_that_is_held_too_long_is_busy(tmp_path: Path) -> None:
-    from turnlog.history._filelock import locked
+    from turnlog.history.jsonl._lock import locked
 
     await _two_batches(tmp_path)
     async with JsonlStore(tmp_path, busy_timeout=0.05) as store:
         session = await open_session(store)
         session.append_model_input(user_message("one"))
-        with locked(str(tmp_path / "s1.lock"), 1), pytest.raises(AgentError, match="SessionBusy"):
+        with locked(str(tmp_path / "s1.lock")), pytest.raises(AgentError, match="SessionBusy"):
             await session.commit()
 
 

@@ -18,7 +18,9 @@ from history.postgres_log import IDS, Log
 from history.postgres_proxy import Proxy, Where
 from postgres_server import NoPostgres, PostgresServer, start_server
 from turnlog.contract import AgentError, digest
-from turnlog.history import PostgresStore, _postgres_link, _postgres_pool
+from turnlog.history import PostgresStore
+from turnlog.history.postgres import _link as postgres_link
+from turnlog.history.postgres import _pool as postgres_pool
 
 WHERE: tuple[Where, ...] = ("before", "within", "after", "in the answer")
 
@@ -39,7 +41,7 @@ async def store(proxy: Proxy, postgres: PostgresServer) -> AsyncIterator[Postgre
 @pytest.fixture
 def no_patience(monkeypatch: pytest.MonkeyPatch) -> None:
     """A server that stays away is given up at once."""
-    monkeypatch.setattr(_postgres_pool, "_PATIENCE", 0.0)
+    monkeypatch.setattr(postgres_pool, "_PATIENCE", 0.0)
 
 
 async def begun(store: PostgresStore, *, leased: bool = False) -> tuple[Log, Any]:
@@ -229,10 +231,10 @@ async def test_a_server_that_is_down_is_said_to_be_and_works_again_later(
     await proxy.start()
     log, _ = await begun(store)
     await proxy.stop()
-    monkeypatch.setattr(_postgres_pool, "_PATIENCE", 0.2)
+    monkeypatch.setattr(postgres_pool, "_PATIENCE", 0.2)
     with pytest.raises(AgentError, match="SessionWriteFailed"):
         await store.append(log.session_id, log.notes("one"), expected_tail=1)
-    monkeypatch.setattr(_postgres_pool, "_PATIENCE", 20.0)
+    monkeypatch.setattr(postgres_pool, "_PATIENCE", 20.0)
     waiting = asyncio.ensure_future(store.append(log.session_id, log.notes("x"), expected_tail=2))
     log.seq -= 1
     reading = asyncio.ensure_future(store.tail(log.session_id))
@@ -247,10 +249,10 @@ async def test_a_server_that_is_down_is_said_to_be_and_works_again_later(
 async def test_a_server_that_accepts_and_says_nothing_is_given_up(
     proxy: Proxy, postgres: PostgresServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(_postgres_link, "_GRACE", 0.2)
+    monkeypatch.setattr(postgres_link, "_GRACE", 0.2)
     store = PostgresStore(postgres.url(host=proxy.host) + "&connect_timeout=2", timeout=0.3)
     log, _ = await begun(store)
-    monkeypatch.setattr(_postgres_pool, "_PATIENCE", 0.0)
+    monkeypatch.setattr(postgres_pool, "_PATIENCE", 0.0)
     proxy.frozen = True
     batch = log.notes("one")
     with pytest.raises(AgentError, match=r"SessionWriteFailed.*timeout"):
@@ -288,7 +290,7 @@ async def test_a_lock_that_someone_holds_is_waited_for_and_stops_nobody_else(
     store = PostgresStore(postgres.url(), lock_timeout=0.3)
     locked, free = (await begun(store))[0], (await begun(store))[0]
     async with await _psycopg(postgres, store) as other, other.transaction():
-        await other.execute("UPDATE sessions SET pending = true WHERE id = %s", (locked.session_id,))
+        await other.execute("UPDATE sessions SET epoch = epoch WHERE id = %s", (locked.session_id,))
         batch = locked.notes("one")
         busy = asyncio.ensure_future(store.append(locked.session_id, batch, expected_tail=1))
         both = asyncio.ensure_future(store.append(free.session_id, free.notes("1"), expected_tail=1))

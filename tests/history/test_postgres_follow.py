@@ -11,7 +11,8 @@ import pytest
 from history.postgres_log import Log
 from postgres_server import PostgresServer
 from turnlog.contract import Entry
-from turnlog.history import PostgresStore, _follow, _postgres_bell, follow
+from turnlog.history import PostgresStore, _follow, follow
+from turnlog.history.postgres import _bell as postgres_bell
 from turnlog.testing import VirtualClock
 
 
@@ -64,7 +65,7 @@ async def test_without_notices_a_follower_looks_by_itself(
     postgres_url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(_follow, "_HINTED", 0.2)
-    monkeypatch.setattr(_postgres_bell.Bell, "ring", lambda self, session_id: None)
+    monkeypatch.setattr(postgres_bell.Bell, "ring", lambda self, session_id: None)
     async with PostgresStore(postgres_url) as writer, PostgresStore(postgres_url) as reader:
         log = Log()
         following = asyncio.ensure_future(take(reader, log.session_id, 1))
@@ -77,7 +78,7 @@ async def test_without_notices_a_follower_looks_by_itself(
 async def test_a_listener_that_was_cut_off_listens_again(
     postgres: PostgresServer, postgres_url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(_postgres_bell, "_RETRY", 0.05)
+    monkeypatch.setattr(postgres_bell, "_RETRY", 0.05)
     async with PostgresStore(postgres_url) as writer, PostgresStore(postgres_url) as reader:
         log = Log()
         following = asyncio.ensure_future(take(reader, log.session_id, 2))
@@ -100,7 +101,7 @@ async def _listen(postgres: PostgresServer, store: PostgresStore) -> psycopg.Asy
 async def test_notices_are_gathered_and_not_sent_for_every_append(
     postgres: PostgresServer, postgres_url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(_postgres_bell, "GATHER", 600.0)  # one at once, and what was gathered at the end
+    monkeypatch.setattr(postgres_bell, "GATHER", 600.0)  # one at once, and what was gathered at the end
     async with PostgresStore(postgres_url) as store:
         logs = [Log() for _ in range(10)]
         async with await _listen(postgres, store) as link:

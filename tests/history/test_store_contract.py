@@ -20,7 +20,7 @@ def _opens(url: str) -> Callable[[], Store]:
 @pytest.mark.spec("H-4", "H-6")
 @pytest.mark.parametrize("url", ["memory:", "jsonl:{}/logs", "sqlite:{}/deep/er/log.db"])
 async def test_our_stores_keep_the_promise(url: str, tmp_path: Path) -> None:
-    assert len(await check_store(_opens(url.format(tmp_path)))) == 20
+    assert len(await check_store(_opens(url.format(tmp_path)))) == 31
 
 
 @pytest.mark.spec("X-5")

@@ -11,7 +11,7 @@ from typing import Any
 import apsw
 
 from reliability.crash_world import Points
-from turnlog.history import _jsonl_folder
+from turnlog.history.jsonl import _folder as _jsonl_folder
 
 _KEPT: list[Any] = []
 

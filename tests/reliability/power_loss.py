@@ -23,7 +23,8 @@ import msgspec
 
 from reliability.crash_world import SCENARIOS, SESSION, STORES, Outside, Points, World
 from turnlog.contract import AgentError
-from turnlog.history import _jsonl_folder, open_store, verify
+from turnlog.history import open_store, verify
+from turnlog.history.jsonl import _folder as _jsonl_folder
 
 _SECTOR = 512
 

@@ -16,15 +16,12 @@ if TYPE_CHECKING:
     from ._follow import follow as follow
     from ._fork import fork as fork
     from ._html import render_html as render_html
-    from ._jsonl import JsonlStore as JsonlStore
     from ._ledger import check_input as check_input
     from ._markdown import render_markdown as render_markdown
     from ._memory import MemoryStore as MemoryStore
-    from ._postgres import PostgresStore as PostgresStore
     from ._purge import purge as purge
     from ._purge import purge_scope as purge_scope
     from ._session import Session as Session
-    from ._sqlite import SqliteStore as SqliteStore
     from ._urls import default_store_url as default_store_url
     from ._urls import open_store as open_store
     from ._urls import show_url as show_url
@@ -34,6 +31,9 @@ if TYPE_CHECKING:
     from ._views import messages_of as messages_of
     from ._views import redaction_of as redaction_of
     from ._views import visible_entries as visible_entries
+    from .jsonl import JsonlStore as JsonlStore
+    from .postgres import PostgresStore as PostgresStore
+    from .sqlite import SqliteStore as SqliteStore
 else:
     __getattr__, __dir__ = lazy(
         __name__,
@@ -43,14 +43,14 @@ else:
             "._follow": "follow",
             "._fork": "fork",
             "._html": "render_html",
-            "._jsonl": "JsonlStore",
+            ".jsonl": "JsonlStore",
             "._ledger": "check_input",
             "._markdown": "render_markdown",
             "._memory": "MemoryStore",
-            "._postgres": "PostgresStore",
+            ".postgres": "PostgresStore",
             "._purge": "purge purge_scope",
             "._session": "Session",
-            "._sqlite": "SqliteStore",
+            ".sqlite": "SqliteStore",
             "._urls": "default_store_url open_store show_url",
             "._verify": "Problem verify",
             "._views": "AgentState messages_of redaction_of visible_entries",

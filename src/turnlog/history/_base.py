@@ -100,6 +100,7 @@ class StoreBase:
         self._clock: Clock = clock or SystemClock()
         self._current: set[str] = set()
         self._unreadable: dict[str, int] = {}
+        self._digests: dict[str, tuple[int, str, SessionDigest]] = {}
 
     # What each store does its own way
 
@@ -112,9 +113,8 @@ class StoreBase:
         """Sessions without a digest."""
         raise NotImplementedError
 
-    async def _keep_digest(self, info: SessionInfo, digest: SessionDigest) -> None:
-        """Remember the digest of the log as it is with ``info.entries`` entries, if it still is so."""
-        raise NotImplementedError
+    async def _keep_digests(self, folded: Sequence[tuple[SessionInfo, SessionDigest]]) -> None:
+        """Write down the digest of each log as it is with ``info.entries`` entries, if it still is so."""
 
     async def _waiting(self) -> list[SessionInfo]:
         """Sessions that are known to have a pending approval."""
@@ -145,8 +145,9 @@ class StoreBase:
         size = None if limit is None else max(limit, _PAGE if query.about_content else 1)
         while limit is None or len(found) < limit:
             page = await self._list(query, size)
+            folded = await self._fold([info for info, known in page if not known])
             for info, known in page:
-                told = info if known else await self._folded(info)
+                told = info if known else folded.get(info.session_id)
                 if query.fits(told or info) and (told is not None or not query.about_content):
                     found.append(told or info)
             if size is None or len(page) < size:
@@ -156,9 +157,10 @@ class StoreBase:
         return found if limit is None else found[:limit]
 
     async def pending(self, *, limit: int | None = None) -> list[PendingApproval]:
-        await self._fold_all()
+        folded = await self._fold_all()
+        waiting = {info.session_id: info for info in [*folded, *await self._waiting()] if info.pending}
         found: list[PendingApproval] = []
-        for info in await self._waiting():
+        for info in waiting.values():
             try:
                 found += await self._pending_of(info)
             except AgentError as error:
@@ -171,24 +173,38 @@ class StoreBase:
         await self._fold_all()
         return await self._due(limit, exact_time("now", now))
 
-    async def _fold_all(self) -> None:
-        for info in await self._unfolded():
-            await self._folded(info)
+    async def _fold_all(self) -> list[SessionInfo]:
+        return list((await self._fold(await self._unfolded())).values())
 
-    async def _folded(self, info: SessionInfo) -> SessionInfo | None:
-        """``info`` with what its log adds up to; None when the log cannot be read."""
+    async def _fold(self, infos: Sequence[SessionInfo]) -> dict[str, SessionInfo]:
+        """These by id, with what their logs add up to; those that cannot be read are left out."""
+        found: dict[str, SessionInfo] = {}
+        fresh: list[tuple[SessionInfo, SessionDigest]] = []
+        for info in infos:
+            kept = self._digests.get(info.session_id)
+            if kept is not None and kept[:2] == (info.entries, info.updated_at):
+                digest = kept[2]
+            elif (digest := await self._digest_of(info)) is not None:
+                remember(self._digests, info.session_id, (info.entries, info.updated_at, digest))
+                fresh.append((info, digest))
+            else:
+                continue
+            found[info.session_id] = with_digest(info, digest)
+        if fresh:
+            await self._keep_digests(fresh)
+        return found
+
+    async def _digest_of(self, info: SessionInfo) -> SessionDigest | None:
         if self._unreadable.get(info.session_id) == info.entries:
             return None
         try:
-            digest = digest_of(await self.load(info.session_id))
+            return digest_of(await self.load(info.session_id))
         except AgentError as error:
             if error.code in ("SessionCorrupt", "SessionMigrationFailed"):
                 remember(self._unreadable, info.session_id, info.entries)
             elif error.code != "SessionNotFound":
                 raise
             return None
-        await self._keep_digest(info, digest)
-        return with_digest(info, digest)
 
     async def _pending_of(self, info: SessionInfo) -> list[PendingApproval]:
         """Its questions lie after the start of the open run, which is near the end of the log."""
@@ -293,6 +309,17 @@ def absolute(path: str | Path) -> str:
         return str(path)
 
 
+def sync_folder(folder: str | Path) -> None:
+    """Make a new name in ``folder`` survive a power loss."""
+    if os.name == "nt":
+        return
+    descriptor = os.open(folder, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
 def check_session_id(session_id: str) -> None:
     if not isinstance(session_id, str):  # pyright: ignore[reportUnnecessaryIsInstance]
         raise AgentError("InvalidEntry", f"a session id is text, not a {type(session_id).__name__}")
@@ -360,10 +387,13 @@ def not_found(session_id: str) -> AgentError:
 
 
 def moved_on(session_id: str, expected: int, found: int) -> AgentError:
+    if found < expected:
+        why = "entries are missing: the session was deleted, or its store cut or put back; open it again"
+    else:
+        why = "someone else wrote to it: read the new entries and decide again"
     return AgentError(
         "SessionConcurrentWrite",
-        f"session {session_id!r} ends at entry {found}, the writer expected {expected}; "
-        "someone else wrote to it: read the new entries and decide again",
+        f"session {session_id!r} ends at entry {found}, the writer expected {expected}; {why}",
         meta={"session_id": session_id, "expected_tail": expected, "found_tail": found},
     )
 

@@ -32,16 +32,18 @@ ABOUT_LENGTH = 120
 
 def digest_of(entries: Sequence[Entry]) -> SessionDigest:
     """The digest of a whole log."""
+    hidden = _hidden(entries)
     fold = _Fold()
     for entry in entries:
-        fold.step(entry)
+        if entry.id not in hidden or not isinstance(entry, SessionHeaderEntry):
+            fold.step(entry)
     return SessionDigest(
         status=fold.status,
         run_id=fold.run_id,
         pending=len(fold.pending),
         title=fold.title,
         metadata=fold.metadata or None,
-        about=_about(entries),
+        about=_about(entries, hidden),
     )
 
 
@@ -62,11 +64,15 @@ def pending_in(session_id: str, entries: Sequence[Entry]) -> list[PendingApprova
     ]
 
 
-def _about(entries: Sequence[Entry]) -> str | None:
-    hidden: set[str] = set()
+def _hidden(entries: Sequence[Entry]) -> set[str]:
+    found: set[str] = set()
     for entry in entries:
         if isinstance(entry, RedactionEntry | PurgeEntry):
-            hidden.update(entry.payload.entry_ids)
+            found.update(entry.payload.entry_ids)
+    return found
+
+
+def _about(entries: Sequence[Entry], hidden: set[str]) -> str | None:
     for entry in entries:
         if not isinstance(entry, ModelInputEntry) or entry.payload.source != "user":
             continue

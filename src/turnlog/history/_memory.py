@@ -142,11 +142,12 @@ class MemoryStore(StoreBase):
         with self._lock:
             return [self._info(id, log) for id, log in self._logs.items() if log.tail and log.digest is None]
 
-    async def _keep_digest(self, info: SessionInfo, digest: SessionDigest) -> None:
+    async def _keep_digests(self, folded: Sequence[tuple[SessionInfo, SessionDigest]]) -> None:
         with self._lock:
-            log = self._logs.get(info.session_id)
-            if log is not None and log.tail == info.entries and log.digest is None:
-                log.digest = digest
+            for info, digest in folded:
+                log = self._logs.get(info.session_id)
+                if log is not None and log.tail == info.entries and log.digest is None:
+                    log.digest = digest
 
     async def _waiting(self) -> list[SessionInfo]:
         with self._lock:
@@ -255,6 +256,7 @@ class MemoryStore(StoreBase):
             self._logs[target] = made
 
     async def erase(self, session_id: str, bodies: Mapping[int, bytes]) -> None:
+        self._digests.clear()
         with self._lock:
             self._log(session_id)
             gone: set[str] = set()

@@ -13,10 +13,10 @@ from ..contract import AgentError, Clock, Store, scrub
 
 _SCHEMES = {
     "memory": ("_memory", "MemoryStore"),
-    "jsonl": ("_jsonl", "JsonlStore"),
-    "sqlite": ("_sqlite", "SqliteStore"),
-    "postgresql": ("_postgres", "PostgresStore"),
-    "postgres": ("_postgres", "PostgresStore"),
+    "jsonl": ("jsonl", "JsonlStore"),
+    "sqlite": ("sqlite", "SqliteStore"),
+    "postgresql": ("postgres", "PostgresStore"),
+    "postgres": ("postgres", "PostgresStore"),
 }
 _EXAMPLES = "memory:, jsonl:DIR, sqlite:FILE or postgresql://user@host/database"
 

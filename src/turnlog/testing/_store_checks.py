@@ -11,6 +11,7 @@ from turnlog.contract import (
 )
 
 from . import _store_log_checks as log
+from . import _store_room_checks as room
 from . import _store_side_checks as side
 from ._store_support import Opened
 
@@ -37,6 +38,17 @@ CHECKS: Sequence[Callable[[Opened], Awaitable[None]]] = (
     side.a_lost_lease_writes_nothing,
     side.a_lease_runs_out,
     side.sessions_are_listed,
+    room.sessions_are_found_by_what_they_are,
+    room.forks_are_found_by_their_parent,
+    room.a_log_without_a_digest_is_folded,
+    room.the_inbox_has_every_session,
+    room.runs_that_a_worker_can_continue_are_due,
+    room.controls_are_queued_and_answered,
+    room.a_control_is_answered_or_withdrawn_never_both,
+    room.the_holder_of_a_lease_is_named,
+    room.a_deleted_session_is_gone,
+    room.forks_keep_a_session_from_being_deleted,
+    room.bytes_come_with_the_entries_that_name_them,
     log.a_cancelled_append_is_whole_or_nothing,
     log.closing_keeps_what_was_written,
 )

@@ -33,7 +33,7 @@ class SealedLog:
         self._id: str | None = None
         self._hash = ""
 
-    def make(self, *payloads: EntryPayload) -> list[StoredEntry]:
+    def make(self, *payloads: EntryPayload, run_id: str | None = None) -> list[StoredEntry]:
         batch: list[StoredEntry] = []
         for payload in payloads:
             self.seq += 1
@@ -45,6 +45,7 @@ class SealedLog:
                 session_id=self.session_id,
                 seq=self.seq,
                 timestamp=TIME.format(self.seq % 60),
+                run_id=run_id,
             )
             self._id, self._hash = sealed.entry.id, sealed.entry.hash
             batch.append(sealed.stored)

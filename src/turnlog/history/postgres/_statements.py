@@ -8,6 +8,9 @@ from __future__ import annotations
 
 from functools import cache
 
+from .. import _sql
+from .._base import ANSWER_KEPT
+
 _NOW = "COALESCE(%(now)b::float8, extract(epoch FROM clock_timestamp())::float8)"
 """The store's clock where one was handed in, else the server's: workers' clocks need not agree."""
 
@@ -20,6 +23,17 @@ includes the claim before it. The setting ends with the transaction."""
 def shared(sql: str) -> bytes:
     """A statement of ``_sql`` with PostgreSQL's placeholders, every value in binary."""
     return sql.replace("?", "%b").encode()
+
+
+@cache
+def guarded(sql: str) -> bytes:
+    """A statement that reads entries, which finds none where the session has another key than the one that
+    was remembered: it was deleted, and perhaps made anew."""
+    before, order, after = sql.partition(" ORDER BY ")
+    return shared(f"{before} AND EXISTS (SELECT 1 FROM sessions WHERE id = ? AND key = ?){order}{after}")
+
+
+_DIGEST = "status = %(status)b, is_open = %(is_open)b, pending = %(pending)b, digest = %(digest)b"
 
 
 @cache
@@ -38,7 +52,7 @@ def append_one(*, leased: bool, first: bool, rows: int = 0) -> bytes:
     return f"""
 WITH moved AS (
   UPDATE sessions SET tail_seq = %(tail_seq)b, tail_id = %(tail_id)b, tail_hash = %(tail_hash)b,
-    updated_at = %(updated_at)b{naming}{renewing}
+    updated_at = %(updated_at)b, {_DIGEST}{naming}{renewing}
   WHERE id = %(session)b AND tail_seq = %(expected)b::bigint{guard} RETURNING key)
 INSERT INTO entries (place, id, kind, body)
 SELECT moved.key << 32 | (%(expected)b::bigint + e.n), e.id, e.kind, e.body
@@ -47,11 +61,14 @@ FROM moved, {f"(VALUES {each})" if rows else arrays} AS e (id, kind, body, n)"""
 
 APPEND_NEW = b"""
 WITH made AS (
-  INSERT INTO sessions (id, tail_seq, tail_id, tail_hash, updated_at, title, created_at)
-  VALUES (%(session)b, %(tail_seq)b, %(tail_id)b, %(tail_hash)b, %(updated_at)b, %(title)b, %(created_at)b)
+  INSERT INTO sessions (id, tail_seq, tail_id, tail_hash, updated_at, title, created_at, status, is_open,
+    pending, digest)
+  VALUES (%(session)b, %(tail_seq)b, %(tail_id)b, %(tail_hash)b, %(updated_at)b, %(title)b, %(created_at)b,
+    %(status)b, %(is_open)b, %(pending)b, %(digest)b)
   ON CONFLICT (id) DO UPDATE SET tail_seq = excluded.tail_seq, tail_id = excluded.tail_id,
     tail_hash = excluded.tail_hash, updated_at = excluded.updated_at, title = excluded.title,
-    created_at = excluded.created_at
+    created_at = excluded.created_at, status = excluded.status, is_open = excluded.is_open,
+    pending = excluded.pending, digest = excluded.digest
   WHERE sessions.tail_seq = 0 RETURNING key)
 INSERT INTO entries (place, id, kind, body)
 SELECT made.key << 32 | e.n, e.id, e.kind, e.body
@@ -63,11 +80,14 @@ APPEND_MANY = f"""
 WITH b AS (
   SELECT * FROM unnest(%(sessions)b::text[], %(expected)b::text::bigint[], %(tail_seqs)b::text::bigint[],
     %(tail_ids)b::text[], %(tail_hashes)b::text[], %(updated_ats)b::text[], %(epochs)b::text::bigint[],
-    %(owners)b::text[], %(ttls)b::text::float8[])
-  WITH ORDINALITY AS b (session, expected, tail_seq, tail_id, tail_hash, updated_at, epoch, owner, ttl, n)),
+    %(owners)b::text[], %(ttls)b::text::float8[], %(statuses)b::text[], %(opens)b::text::boolean[],
+    %(pendings)b::text::integer[], %(digests)b::bytea[])
+  WITH ORDINALITY AS b (session, expected, tail_seq, tail_id, tail_hash, updated_at, epoch, owner, ttl,
+    status, is_open, pending, digest, n)),
 moved AS (
   UPDATE sessions s SET tail_seq = b.tail_seq, tail_id = b.tail_id, tail_hash = b.tail_hash,
-    updated_at = b.updated_at, lease_until = COALESCE({_NOW} + b.ttl, s.lease_until)
+    updated_at = b.updated_at, lease_until = COALESCE({_NOW} + b.ttl, s.lease_until),
+    status = b.status, is_open = b.is_open, pending = b.pending, digest = b.digest
   FROM b WHERE s.id = b.session AND s.tail_seq = b.expected
     AND (b.epoch IS NULL OR (s.epoch = b.epoch AND s.owner = b.owner))
   RETURNING s.key, b.n),
@@ -106,6 +126,23 @@ RELEASE = f"""
 WITH {_SOON}
 UPDATE sessions s SET owner = NULL, lease_until = 0 FROM c
 WHERE s.id = %(session)b AND s.epoch = %(epoch)b AND s.owner = %(owner)b""".encode()
+
+_NOW_FIRST = _NOW.replace("%(now)b", "?")
+DUE = shared(_sql.DUE.format(now=_NOW_FIRST))
+HOLDER = shared(f"SELECT owner, epoch, lease_until - {_NOW_FIRST} FROM sessions WHERE id = ?")
+SECONDS_LEFT = shared(f"SELECT lease_until - {_NOW_FIRST} FROM sessions WHERE key = ?")
+ANSWER = shared(_sql.ANSWER.replace("answered_at = ?", f"answered_at = {_NOW_FIRST}"))
+DROP_ANSWERS = shared(_sql.DROP_ANSWERS.replace("< ?", f"< {_NOW_FIRST} - {ANSWER_KEPT}"))
+POST = shared(f"WITH made AS ({_sql.POST} RETURNING 1) SELECT pg_notify(?, ?), (SELECT count(*) FROM made)")
+LOCK_SESSION = b"SELECT key, tail_seq FROM sessions WHERE id = %b FOR UPDATE"
+LOCK_SESSIONS = b"SELECT 1 FROM sessions WHERE key = ANY(%b) FOR UPDATE"
+DELETE_SESSIONS = b"DELETE FROM sessions WHERE key = ANY(%b)"
+DELETE_CONTROLS = b"DELETE FROM controls WHERE session = ANY(%b)"
+NAMING_BODIES = b"""
+SELECT body FROM entries WHERE place > %b AND place <= %b
+  AND position(convert_to('sha256-', 'UTF8') IN body) > 0"""
+LOCK_BLOBS = "LOCK TABLE blobs IN SHARE ROW EXCLUSIVE MODE"
+"""Nobody adds bytes meanwhile, and the entries that name what was added before are seen."""
 
 FIND_EPOCH = b"SELECT epoch FROM sessions WHERE id = %b"
 

@@ -6,7 +6,7 @@ import re
 from typing import NamedTuple
 from urllib.parse import SplitResult, parse_qsl, unquote, urlencode, urlsplit
 
-from ..contract import AgentError, Secret
+from ...contract import AgentError, Secret
 
 DEFAULT_SCHEMA = "turnlog"
 _SCHEMA = re.compile(r"[a-z_][a-z0-9_]{0,47}")

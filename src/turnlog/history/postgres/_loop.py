@@ -6,20 +6,29 @@ from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import Any
 
-from ..contract import AgentError, Lease, SessionInfo, StoredEntry, Tail
-from . import _postgres_sql as statements
-from . import _sql
-from ._base import exists_already, fork_beyond, not_found, tail_of
-from ._blank import title_of
-from ._postgres_appends import WRITERS, AppendQueue, Batch, columns, has, heading, taken_id
-from ._postgres_bell import Bell
-from ._postgres_erase import erase
-from ._postgres_link import Link, UniqueViolation
-from ._postgres_pool import Origin, Pool
+from ...contract import (
+    AgentError,
+    Control,
+    Lease,
+    LeaseHolder,
+    SessionDigest,
+    SessionInfo,
+    StoredEntry,
+    Tail,
+    encode,
+)
+from .. import _sql
+from .._base import Listed, Query, exists_already, fork_beyond, not_found, remember, tail_of
+from .._blank import title_of
+from . import _statements as statements
+from ._appends import WRITERS, AppendQueue, Batch, columns, digest_values, has, heading, taken_id
+from ._bell import Bell
+from ._erase import delete, erase, rewritten
+from ._link import Link, UniqueViolation
+from ._pool import Origin, Pool
 
 READERS = 3
 """Connections of a loop beside those that append."""
-_KNOWN_SESSIONS = 10_000
 _CLAIM_TRIES = 10
 
 Lineage = list[tuple[int, int]]
@@ -39,9 +48,15 @@ class LoopSide:
     # Writing
 
     async def append(
-        self, session_id: str, batch: Sequence[StoredEntry], expected: int, lease: Lease | None
+        self,
+        session_id: str,
+        batch: Sequence[StoredEntry],
+        expected: int,
+        lease: Lease | None,
+        digest: SessionDigest | None,
+        blobs: Sequence[bytes],
     ) -> None:
-        await self._appends.append(Batch(session_id, batch, expected, lease))
+        await self._appends.append(Batch(session_id, batch, expected, lease, digest, blobs))
 
     async def fork(self, source: str, at: int, target: str, first: Sequence[StoredEntry]) -> None:
         title = next(map(title_of, await self.bodies(source, 0, 1)), None)
@@ -90,7 +105,16 @@ class LoopSide:
         owners = {seq: key for seq in bodies for key in [await self._owner(session_id, seq)]}
         places = {_sql.place(key, seq): bodies[seq] for seq, key in owners.items()}
         named = {key for seq, key in owners.items() if seq == 1}
-        await self._writing.do("write", partial(erase, self._origin.address, session_id, places, named))
+        change = partial(erase, session_id, places, named)
+        await self._writing.do("write", partial(rewritten, self._origin.address, change))
+
+    async def delete(self, session_id: str, forks: bool, lease: Lease | None) -> None:
+        change = partial(delete, session_id, forks, lease, self._now())
+        if _is_text(session_id):
+            await self._writing.do("write", partial(rewritten, self._origin.address, change))
+            self._lineages.pop(session_id, None)
+        else:
+            raise not_found(session_id)
 
     async def put_blob(self, name: str, data: bytes) -> None:
         await self._writing.do("write", lambda link: link.count(_SHARED(_sql.ADD_BLOB), (name, data)))
@@ -109,20 +133,76 @@ class LoopSide:
         row = await self._pool.do("read", partial(_find, session_id=session_id))
         return None if row is None or row[1] == 0 else Tail(seq=row[1], id=row[2], hash=row[3])
 
-    async def sessions(self) -> list[SessionInfo]:
-        rows = await self._pool.do("read", lambda link: link.rows(_SHARED(_sql.LIST_SESSIONS), ()))
-        return [
-            SessionInfo(
-                session_id=id,
-                entries=entries,
-                created_at=created_at,
-                updated_at=updated_at,
-                title=None if title is None else title.decode(),
-                parent_session_id=parent,
-                forked_at=forked_at if parent is not None else None,
-            )
-            for id, entries, created_at, updated_at, title, parent, forked_at in rows
-        ]
+    async def list(self, query: Query, limit: int | None) -> list[Listed]:
+        sql, values = _sql.list_sessions(query, limit)
+        return [_sql.read_row(row) for row in await self._ask(_SHARED(sql), values)]
+
+    async def infos(self, sql: str) -> list[SessionInfo]:
+        return [_sql.read_row(row).info for row in await self._ask(_SHARED(sql), ())]
+
+    async def due(self, limit: int, now: str) -> list[str]:
+        return [row[0] for row in await self._ask(statements.DUE, (self._now(), now, limit))]
+
+    async def keep_digests(self, folded: Sequence[tuple[SessionInfo, SessionDigest]]) -> None:
+        rows = [(*digest_values(digest).values(), info.session_id, info.entries) for info, digest in folded]
+
+        async def work(link: Link) -> None:
+            async with link.transaction():
+                for row in rows:
+                    await link.count(_SHARED(_sql.KEEP_DIGEST), row)
+
+        await self._pool.do("write", work)
+
+    async def wake(self, session_id: str, at: str | None) -> bool:
+        if not _is_text(session_id):
+            return False
+        changed = await self._pool.do("write", lambda link: link.count(_SHARED(_sql.WAKE), (at, session_id)))
+        return bool(changed)
+
+    async def holder(self, session_id: str) -> LeaseHolder | None:
+        if not _is_text(session_id):
+            return None
+        rows = await self._ask(statements.HOLDER, (self._now(), session_id))
+        if not rows or rows[0][0] is None or rows[0][2] <= 0:
+            return None
+        return LeaseHolder(owner=rows[0][0], epoch=rows[0][1], seconds_left=rows[0][2])
+
+    # Controls
+
+    async def post(self, control: Control) -> None:
+        values = (control.id, control.session_id, encode(control), *self._bell.posting(control.session_id))
+        await self._pool.do("write", lambda link: link.rows(statements.POST, values))
+        self._bell.heard_post(control.session_id)
+
+    async def posted(self, session_id: str | None) -> list[Control]:
+        if session_id is None:
+            rows = await self._ask(_SHARED(_sql.POSTED), ())
+        else:
+            rows = await self._ask(_SHARED(_sql.POSTED_TO), (session_id,)) if _is_text(session_id) else []
+        return [_sql.read_control(row[0]) for row in rows]
+
+    async def answer(self, control_id: str, answer: bytes) -> None:
+        now = self._now()
+
+        async def work(link: Link) -> None:
+            await link.count(statements.ANSWER, (answer, now, control_id))
+            await link.count(statements.DROP_ANSWERS, (now,))
+
+        await self._pool.do("write", work)
+
+    async def take_answer(self, control_id: str) -> bytes | None:
+        rows = await self._pool.do("write", lambda link: link.rows(_SHARED(_sql.TAKE_ANSWER), (control_id,)))
+        return rows[0][0] if rows else None
+
+    async def withdraw(self, control_id: str) -> bool:
+        async def work(link: Link) -> bool:
+            await link.count(_SHARED(_sql.WITHDRAW), (control_id,))
+            return not await link.rows(_SHARED(_sql.IS_ANSWERED), (control_id,))
+
+        return await self._pool.do("write", work)
+
+    async def _ask(self, sql: bytes, values: Sequence[Any]) -> list[Any]:
+        return await self._pool.do("read", lambda link: link.rows(sql, values))
 
     async def get_blob(self, name: str) -> bytes | None:
         if not _is_text(name):
@@ -131,14 +211,24 @@ class LoopSide:
         return rows[0][0] if rows else None
 
     async def _rows(self, session_id: str, sql: str, after: int, upto: int | None, link: Link) -> list[Any]:
+        known = session_id in self._lineages
+        rows = await self._spans(session_id, sql, after, upto, link)
+        if not rows and known:  # nothing to read, or the session is not the one that is remembered
+            self._lineages.pop(session_id, None)
+            rows = await self._spans(session_id, sql, after, upto, link)
+        return rows
+
+    async def _spans(self, session_id: str, sql: str, after: int, upto: int | None, link: Link) -> list[Any]:
         lineage = await self._lineage(session_id, link)
         last = _sql.LAST_SEQ if upto is None else upto
+        own = (session_id, lineage[-1][0])
         rows: list[Any] = []
         for place, (key, forked_at) in enumerate(lineage):
             end = lineage[place + 1][1] if place + 1 < len(lineage) else _sql.LAST_SEQ
             low, high = max(after, forked_at), min(last, end)
             if low < high:
-                rows += await link.rows(_SHARED(sql), (_sql.place(key, low), _sql.place(key, high)))
+                span = (_sql.place(key, low), _sql.place(key, high))
+                rows += await link.rows(statements.guarded(sql), (*span, *own))
         return rows
 
     async def _lineage(self, session_id: str, link: Link) -> Lineage:
@@ -160,9 +250,7 @@ class LoopSide:
                 lineage.append((key, further))
                 forked_at = further
         lineage.reverse()
-        if len(self._lineages) >= _KNOWN_SESSIONS:
-            self._lineages.clear()
-        self._lineages[session_id] = lineage
+        remember(self._lineages, session_id, lineage)
         return lineage
 
     async def _owner(self, session_id: str, seq: int) -> int:
@@ -210,6 +298,9 @@ class LoopSide:
             return tail is not None and tail.seq > after
 
         await self._bell.wait(session_id, changed, timeout)
+
+    async def wait_for_post(self, timeout: float) -> None:
+        await self._bell.wait_for_post(timeout)
 
     async def close(self) -> None:
         await self._writing.close()

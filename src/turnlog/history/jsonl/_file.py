@@ -13,8 +13,8 @@ from dataclasses import dataclass, field
 
 import msgspec
 
-from ..contract import AgentError, StoredEntry, encode, expected_hash, read_envelope
-from ._blank import title_of
+from ...contract import AgentError, StoredEntry, encode, expected_hash, read_envelope
+from .._blank import title_of
 
 FORMAT_VERSION = 1
 _COMMIT = b'{"commit":'

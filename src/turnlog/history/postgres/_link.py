@@ -7,8 +7,8 @@ from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from typing import Any, Literal, TypeAlias, TypeVar
 
-from ..contract import AgentError
-from ._postgres_address import Address
+from ...contract import AgentError
+from ._address import Address
 
 try:
     import psycopg

@@ -7,13 +7,13 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any
 
-from ..contract import AgentError, Lease, StoredEntry, read_envelope
-from . import _postgres_sql as statements
-from . import _sql
-from ._base import fenced, is_repeat, moved_on, tail_of
-from ._blank import title_of
-from ._postgres_link import Link, UniqueViolation
-from ._postgres_pool import Pool
+from ...contract import AgentError, Lease, SessionDigest, StoredEntry, digest, encode, read_envelope
+from .. import _sql
+from .._base import fenced, is_repeat, moved_on, tail_of
+from .._blank import title_of
+from . import _statements as statements
+from ._link import Link, UniqueViolation
+from ._pool import Pool
 
 WRITERS = 2
 """Groups on their way at the same time: one that waits for a lock does not hold up the next."""
@@ -25,15 +25,34 @@ _ROWS = 8  # each number of them is a statement of its own
 class Batch:
     """One append on its way."""
 
-    __slots__ = ("entries", "expected", "future", "hash", "lease", "session_id", "size", "updated_at")
+    __slots__ = (
+        "blobs",
+        "digest",
+        "entries",
+        "expected",
+        "future",
+        "hash",
+        "lease",
+        "session_id",
+        "size",
+        "updated_at",
+    )
 
     def __init__(
-        self, session_id: str, entries: Sequence[StoredEntry], expected: int, lease: Lease | None
+        self,
+        session_id: str,
+        entries: Sequence[StoredEntry],
+        expected: int,
+        lease: Lease | None,
+        digest: SessionDigest | None,
+        blobs: Sequence[bytes],
     ) -> None:
         self.session_id = session_id
         self.entries = entries
         self.expected = expected
         self.lease = lease
+        self.digest = digest
+        self.blobs = blobs
         self.updated_at, self.hash = tail_of(entries)
         self.size = sum(len(stored.body) for stored in entries)
         self.future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
@@ -42,6 +61,11 @@ class Batch:
     def is_new(self) -> bool:
         """The first batch of a session that may not be there yet."""
         return self.expected == 0 and self.lease is None
+
+    @property
+    def alone(self) -> bool:
+        """Whether it shares no statement with others."""
+        return self.expected == 0 or bool(self.blobs)
 
     @property
     def rows(self) -> int:
@@ -65,6 +89,7 @@ class Batch:
             "tail_id": last.id,
             "tail_hash": self.hash,
             "updated_at": self.updated_at,
+            **digest_values(self.digest),
         }
         if self.rows:
             for place, stored in enumerate(self.entries, 1):
@@ -79,6 +104,17 @@ class Batch:
             values |= {"now": now, "ttl": self.lease.ttl}
             values |= {"epoch": self.lease.epoch, "owner": self.lease.owner}
         return values
+
+
+def digest_values(found: SessionDigest | None) -> dict[str, Any]:
+    if found is None:
+        return {"status": None, "is_open": None, "pending": None, "digest": None}
+    return {
+        "status": found.status,
+        "is_open": found.run_id is not None,
+        "pending": found.pending,
+        "digest": encode(found),
+    }
 
 
 def columns(entries: Sequence[StoredEntry]) -> dict[str, Any]:
@@ -147,9 +183,9 @@ class AppendQueue:
         passed = set(self._under_way)
         size = 0
         for batch in self._waiting:
-            alone = batch.expected == 0
+            alone = batch.alone
             full = len(group) >= _GROUP_LIMIT or size + batch.size > _GROUP_BYTES
-            if batch.session_id in passed or (group and (alone or full or group[0].expected == 0)):
+            if batch.session_id in passed or (group and (alone or full or group[0].alone)):
                 left.append(batch)
             else:
                 group.append(batch)
@@ -196,7 +232,14 @@ class AppendQueue:
             leased, first = batch.lease is not None, batch.expected == 0
             sql = statements.append_one(leased=leased, first=first, rows=batch.rows)
         try:
-            written = await link.count(sql, batch.values(self._now()))
+            if batch.blobs:
+                async with link.transaction():
+                    for data in batch.blobs:
+                        name = f"sha256-{digest(data)}"
+                        await link.count(statements.shared(_sql.ADD_BLOB), (name, data))
+                    written = await link.count(sql, batch.values(self._now()))
+            else:
+                written = await link.count(sql, batch.values(self._now()))
         except UniqueViolation as error:
             raise taken_id(batch.session_id, error) from error
         if not written:
@@ -214,6 +257,7 @@ class AppendQueue:
 
 def _values_of(group: list[Batch], now: float | None) -> dict[str, Any]:
     leases = [batch.lease for batch in group]
+    digests = [digest_values(batch.digest) for batch in group]
     entries = [stored for batch in group for stored in batch.entries]
     places = [place for place, batch in enumerate(group, 1) for _ in batch.entries]
     return {
@@ -227,6 +271,10 @@ def _values_of(group: list[Batch], now: float | None) -> dict[str, Any]:
         "epochs": _numbers(lease.epoch if lease else "NULL" for lease in leases),
         "owners": [lease.owner if lease else None for lease in leases],
         "ttls": _numbers(lease.ttl if lease else "NULL" for lease in leases),
+        "statuses": [found["status"] for found in digests],
+        "opens": _numbers("NULL" if found["is_open"] is None else found["is_open"] for found in digests),
+        "pendings": _numbers("NULL" if found["pending"] is None else found["pending"] for found in digests),
+        "digests": [found["digest"] for found in digests],
         "batches": _numbers(places),
         "seqs": _numbers(stored.seq for stored in entries),
         **columns(entries),

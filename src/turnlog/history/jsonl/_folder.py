@@ -9,18 +9,44 @@ from collections.abc import Callable, Generator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from functools import wraps
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, TypeAlias, TypeVar
 from urllib.parse import quote, unquote
 
-from ..contract import AgentError, Lease, SessionInfo, StoredEntry, Tail, read_envelope
-from ._base import exists_already, fenced, fork_beyond, is_repeat, leased, moved_on, no_blob, not_found
-from ._blank import blobs_in
-from ._filelock import locked
-from ._jsonl_file import FORMAT_VERSION, ForkPoint, Header, LogFile, render_batch
-from ._jsonl_lease import LeaseRow, read_lease, write_lease
-from ._sqlite_file import sync_folder
+from ...contract import (
+    AgentError,
+    Control,
+    JsonObject,
+    Lease,
+    SessionInfo,
+    StoredEntry,
+    Tail,
+    digest,
+    read_envelope,
+)
+from .._base import (
+    check_free,
+    exists_already,
+    fenced,
+    fork_beyond,
+    forks_left,
+    is_repeat,
+    leased,
+    moved_on,
+    no_blob,
+    not_found,
+    remember,
+    sync_folder,
+)
+from .._blank import blobs_in
+from ._controls import Controls
+from ._file import FORMAT_VERSION, ForkPoint, Header, LogFile, render_batch
+from ._lock import BINARY, LeaseRow, locked, read_lease, write_lease
 
 F = TypeVar("F", bound=Callable[..., Any])
+_FileState: TypeAlias = tuple[int, int, int]
+"""Inode, size and time of the last change."""
+_KNOWN_LOGS = 256
+"""Of how many files the places of all entries are remembered."""
 _BLOB_NAME = re.compile(r"sha256-[0-9a-f]{64}")
 _fdatasync = getattr(os, "fdatasync", os.fsync)
 
@@ -50,10 +76,11 @@ def _reading(method: F) -> F:
 
 
 class Folder:
-    def __init__(self, folder: Path, busy_timeout: float) -> None:
+    def __init__(self, folder: Path) -> None:
         self._folder = folder
-        self._busy_timeout = busy_timeout
         self._logs: dict[str, LogFile] = {}
+        self._infos: dict[str, tuple[_FileState, SessionInfo]] = {}
+        self._controls = Controls(str(folder))
 
     # Entries
 
@@ -65,8 +92,12 @@ class Folder:
         expected_tail: int,
         lease: Lease | None,
         until: float,
+        blobs: Sequence[bytes] = (),
     ) -> None:
-        with self._locked(session_id) as lock:
+        with ExitStack() as locks:
+            if blobs:
+                locks.enter_context(self._blobs_locked())
+            lock = locks.enter_context(self._locked(session_id))
             row = read_lease(lock)
             if lease is not None and (lease.epoch, lease.owner) != (row.epoch, row.owner):
                 raise fenced(lease, row.epoch)
@@ -75,6 +106,8 @@ class Folder:
                 if self._holds(log, batch):
                     return
                 raise moved_on(session_id, expected_tail, log.tail)
+            for data in blobs:
+                self.put_blob(f"sha256-{digest(data)}", data)
             header = None if log.exists else Header(turnlog=FORMAT_VERSION, session=session_id)
             self._write(log, render_batch([stored.body for stored in batch], batch[-1].seq, header))
             if lease is not None:
@@ -96,33 +129,35 @@ class Folder:
         if not self._folder.is_dir():
             self._check_folder()
             return []
-        found: list[SessionInfo] = []
-        for path in self._folder.glob("*.jsonl"):
-            info = self._info(unquote(path.stem))
-            if info is not None:
-                found.append(info)
-        return sorted(found, key=lambda info: info.updated_at, reverse=True)
+        infos = [self._info(unquote(path.stem), path) for path in self._folder.glob("*.jsonl")]
+        return [info for info in infos if info is not None]
 
-    def _info(self, session_id: str) -> SessionInfo | None:
+    def _info(self, session_id: str, path: Path) -> SessionInfo | None:
+        try:
+            found = path.stat()
+        except FileNotFoundError:
+            return None
+        state = (found.st_ino, found.st_size, found.st_mtime_ns)
+        known = self._infos.get(session_id)
+        if known is not None and known[0] == state:
+            return known[1]
         try:
             log = self._look(session_id)
         except AgentError:  # one damaged file must not hide the others
             return SessionInfo(session_id=session_id, entries=0, created_at="", updated_at="")
         if not log.exists:
             return None
-        title = log.title
-        if log.fork is not None:
-            with suppress(AgentError):
-                title = self._existing(log.fork.source).title
-        return SessionInfo(
+        info = SessionInfo(
             session_id=session_id,
             entries=log.tail,
             created_at=log.created_at,
             updated_at=log.updated_at,
-            title=title,
+            title=log.title,
             parent_session_id=log.fork.source if log.fork else None,
             forked_at=log.fork.at if log.fork else None,
         )
+        remember(self._infos, session_id, (state, info))
+        return info
 
     @_writing
     def fork(self, source: str, at: int, target: str, first: Sequence[StoredEntry]) -> None:
@@ -146,9 +181,48 @@ class Folder:
         for seq, body in bodies.items():
             by_owner.setdefault(self._owner(session_id, seq), {})[seq] = body
         with ExitStack() as locks:
-            for owner in sorted(by_owner):  # in one order, so that no two wait for each other
+            locks.enter_context(self._blobs_locked())
+            for owner in sorted(by_owner):
                 locks.enter_context(self._locked(owner))
             self._erase([(self._look(owner), changed) for owner, changed in by_owner.items()])
+
+    @_writing
+    def delete(self, session_id: str, forks: bool, lease: Lease | None, now: float) -> None:
+        self._existing(session_id)
+        infos = self.sessions()
+        family = [session_id]
+        for member in family:
+            family += [info.session_id for info in infos if info.parent_session_id == member]
+        if len(family) > 1 and not forks:
+            raise forks_left(session_id, family[1:])
+        with ExitStack() as locks:
+            locks.enter_context(self._blobs_locked())
+            for member in sorted(family):
+                row = read_lease(locks.enter_context(self._locked(member)))
+                check_free(row.owner, row.until - now, member, lease)
+            names: set[str] = set()
+            for member in family:
+                log = self._existing(member)
+                for body in self._own_bodies(log, 0, len(log.spans)):
+                    names |= blobs_in(body)
+            gone = {Path(self._path(member, ".jsonl")) for member in family}
+            self._drop_unused(names, [path for path in self._folder.glob("*.jsonl") if path not in gone])
+            for member in reversed(family):  # a fork before what it was forked from
+                os.unlink(self._path(member, ".jsonl"))
+                self._logs.pop(member, None)
+                self._infos.pop(member, None)
+            for member in family:
+                os.unlink(self._path(member, ".lock"))
+            sync_folder(self._folder)
+        self._controls.drop(set(family))
+
+    def _drop_unused(self, names: set[str], kept: Sequence[Path]) -> None:
+        """Drop the stored bytes of these that no entry in the files ``kept`` names."""
+        gone = set(names)
+        for path in kept if gone else ():
+            gone -= blobs_in(path.read_bytes())
+        for name in gone:
+            (self._folder / "blobs" / name).unlink(missing_ok=True)
 
     def _erase(self, logs: Sequence[tuple[LogFile, Mapping[int, bytes]]]) -> None:
         """The logs that name the blobs go last: who is stopped half way and does it again finds them."""
@@ -158,10 +232,7 @@ class Folder:
             path, gone = self._write_anew(log, changed)
             fresh[Path(log.path)] = path
             names |= gone
-        kept = [fresh.get(path, path) for path in self._folder.glob("*.jsonl")]
-        for name in names:
-            if not any(name in blobs_in(path.read_bytes()) for path in kept):
-                (self._folder / "blobs" / name).unlink(missing_ok=True)
+        self._drop_unused(names, [fresh.get(path, path) for path in self._folder.glob("*.jsonl")])
         for log, _ in logs:
             os.replace(fresh[Path(log.path)], log.path)
             self._logs.pop(log.session_id, None)
@@ -181,7 +252,7 @@ class Folder:
             parts.append(render_batch(bodies[start : last - log.base], last, header))
             start, header = last - log.base, None
         fresh = log.path + ".new"
-        descriptor = os.open(fresh, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
+        descriptor = os.open(fresh, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | BINARY, 0o600)
         try:
             _write_all(descriptor, b"".join(parts))
             os.fsync(descriptor)
@@ -198,7 +269,7 @@ class Folder:
             return
         path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
         fresh = path.with_name(f"{name}.{os.getpid()}.new")
-        descriptor = os.open(fresh, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
+        descriptor = os.open(fresh, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | BINARY, 0o600)
         try:
             _write_all(descriptor, data)
             os.fsync(descriptor)
@@ -219,6 +290,31 @@ class Folder:
         except FileNotFoundError:
             raise no_blob(name) from None
 
+    # Controls
+
+    @_writing
+    def post(self, control: Control) -> None:
+        self._check_folder()
+        self._folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+        self._controls.post(control)
+
+    @_reading
+    def posted(self, session_id: str | None) -> list[Control]:
+        return self._controls.posted(session_id)
+
+    @_writing
+    def answer(self, control_id: str, answer: JsonObject, now: float) -> None:
+        if self._folder.is_dir():
+            self._controls.answer(control_id, answer, now)
+
+    @_writing
+    def take_answer(self, control_id: str) -> JsonObject | None:
+        return self._controls.take_answer(control_id)
+
+    @_writing
+    def withdraw(self, control_id: str) -> bool:
+        return self._controls.withdraw(control_id) if self._folder.is_dir() else True
+
     # Leases
 
     @_writing
@@ -227,8 +323,28 @@ class Folder:
             row = read_lease(lock)
             if row.owner is not None and row.owner != owner and row.until > now:
                 raise leased(session_id, row.owner, row.until - now)
-            write_lease(lock, LeaseRow(row.epoch + 1, owner, now + ttl))
+            write_lease(lock, LeaseRow(row.epoch + 1, owner, now + ttl, wake_at=row.wake_at))
             return row.epoch + 1
+
+    @_writing
+    def wake(self, session_id: str, at: str | None) -> None:
+        self._existing(session_id)
+        with self._locked(session_id) as lock:
+            row = read_lease(lock)
+            row.wake_at = at
+            write_lease(lock, row)
+
+    @_reading
+    def lease(self, session_id: str) -> LeaseRow:
+        """The lease as it is now, without waiting for a writer: one of its two slots is always whole."""
+        try:
+            descriptor = os.open(self._path(session_id, ".lock"), os.O_RDONLY | BINARY)
+        except FileNotFoundError:
+            return LeaseRow()
+        try:
+            return read_lease(descriptor)
+        finally:
+            os.close(descriptor)
 
     @_writing
     def renew(self, lease: Lease, until: float) -> None:
@@ -244,7 +360,7 @@ class Folder:
         with self._locked(lease.session_id) as lock:
             row = read_lease(lock)
             if (lease.epoch, lease.owner) == (row.epoch, row.owner):
-                write_lease(lock, LeaseRow(row.epoch))
+                write_lease(lock, LeaseRow(row.epoch, wake_at=row.wake_at))
 
     # Files
 
@@ -274,15 +390,23 @@ class Folder:
     def _locked(self, session_id: str) -> Generator[int]:
         self._check_folder()
         self._folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-        with locked(self._path(session_id, ".lock"), self._busy_timeout) as lock:
+        with locked(self._path(session_id, ".lock")) as lock:
             yield lock
+
+    @contextmanager
+    def _blobs_locked(self) -> Generator[None]:
+        """While it is held, nobody drops stored bytes that an append is about to name."""
+        self._check_folder()
+        self._folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+        with locked(str(self._folder / ".blobs.lock")):
+            yield
 
     def _look(self, session_id: str) -> LogFile:
         """The file as it is now; only what was added since the last look is read."""
         path = self._path(session_id, ".jsonl")
         log = self._logs.get(session_id)
         try:
-            descriptor = os.open(path, os.O_RDONLY)
+            descriptor = os.open(path, os.O_RDONLY | BINARY)
         except FileNotFoundError:
             return LogFile(path, session_id)
         try:
@@ -294,6 +418,9 @@ class Folder:
                 log.take_in(_read_all(descriptor, log.end, found.st_size))
         finally:
             os.close(descriptor)
+        self._logs.pop(session_id, None)  # to the end: the one that was not looked at for longest goes first
+        if len(self._logs) >= _KNOWN_LOGS:
+            del self._logs[next(iter(self._logs))]
         self._logs[session_id] = log
         return log
 
@@ -306,7 +433,7 @@ class Folder:
     def _write(self, log: LogFile, data: bytes) -> None:
         """Add ``data`` after the last complete batch, in the place of a torn tail, and wait for the disk."""
         new = not os.path.exists(log.path)
-        descriptor = os.open(log.path, os.O_RDWR | os.O_CREAT, 0o600)
+        descriptor = os.open(log.path, os.O_RDWR | os.O_CREAT | BINARY, 0o600)
         try:
             if os.fstat(descriptor).st_size > log.end:
                 os.ftruncate(descriptor, log.end)
@@ -324,18 +451,21 @@ class Folder:
             sync_folder(self._folder)
 
     def _bodies(self, log: LogFile, after: int, upto: int) -> list[bytes]:
+        parts: list[list[bytes]] = []
         upto = min(upto, log.tail)
-        own = self._own_bodies(log, max(after - log.base, 0), max(upto - log.base, 0))
-        if log.fork is None or after >= log.base:
-            return own
-        return self._bodies(self._existing(log.fork.source), after, min(upto, log.base)) + own
+        while True:
+            parts.append(self._own_bodies(log, max(after - log.base, 0), max(upto - log.base, 0)))
+            if log.fork is None or after >= log.base:
+                return [body for part in reversed(parts) for body in part]
+            upto = min(upto, log.base)
+            log = self._existing(log.fork.source)
 
     def _own_bodies(self, log: LogFile, first: int, last: int) -> list[bytes]:
         if first >= last:
             return []
         spans = log.spans[first:last]
         low = spans[0][0]
-        descriptor = os.open(log.path, os.O_RDONLY)
+        descriptor = os.open(log.path, os.O_RDONLY | BINARY)
         try:
             data = _read_all(descriptor, low, spans[-1][1])
         finally:

@@ -13,22 +13,52 @@ import os
 import threading
 import weakref
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from contextlib import suppress
+from typing import TYPE_CHECKING, Any, Literal
 
-from ..contract import Clock, Entry, Lease, SessionDigest, SessionInfo, StoredEntry, Tail, digest
-from ._base import Listed, Query, StoreBase, check_batch, check_session_id, fenced, leased, no_blob
-from ._postgres_address import read_url
-from ._upcast import decode_log, first_version_is_current
+from ...contract import (
+    AgentError,
+    Clock,
+    Control,
+    Entry,
+    JsonObject,
+    Lease,
+    LeaseHolder,
+    SessionDigest,
+    SessionInfo,
+    StoredEntry,
+    Tail,
+    decode,
+    encode,
+)
+from ...contract import digest as hash_of
+from .. import _sql
+from .._base import (
+    KNOWN_SESSIONS,
+    Listed,
+    Query,
+    StoreBase,
+    check_batch,
+    check_control,
+    check_session_id,
+    exact_time,
+    fenced,
+    leased,
+    no_blob,
+    not_found,
+)
+from .._upcast import decode_log, first_version_is_current
+from ._address import read_url
 
 if TYPE_CHECKING:
-    from ._postgres_loop import LoopSide
+    from ._loop import LoopSide
 
 TIMEOUT = 30.0
 """Seconds that one statement may take."""
 LOCK_TIMEOUT = 10.0
 """Seconds to wait for another transaction's lock before ``SessionBusy``."""
 
-_KNOWN_SESSIONS = 10_000
+_MANY = 500
 
 _open_stores: weakref.WeakSet[PostgresStore] = weakref.WeakSet()
 _abandoned: list[Any] = []
@@ -76,7 +106,7 @@ class PostgresStore(StoreBase):
         blobs: Sequence[bytes] = (),
     ) -> None:
         check_batch(session_id, batch, expected_tail)
-        await self._side().append(session_id, batch, expected_tail, lease)
+        await self._side().append(session_id, batch, expected_tail, lease, digest, blobs)
 
     async def read(self, session_id: str, *, after: int = 0, upto: int | None = None) -> list[StoredEntry]:
         return await self._side().read(session_id, after, upto)
@@ -88,23 +118,58 @@ class PostgresStore(StoreBase):
             head = await side.bodies(session_id, 0, 1)
             if not head or not first_version_is_current(head[0]):
                 return (await self.load(session_id))[after:]
-            if len(self._current) >= _KNOWN_SESSIONS:
+            if len(self._current) >= KNOWN_SESSIONS:
                 self._current.clear()
             self._current.add(session_id)
-        return decode_log(session_id, await side.bodies(session_id, after, None), after=after)
+        bodies = await side.bodies(session_id, after, None)
+        if len(bodies) < _MANY:
+            return decode_log(session_id, bodies, after=after)
+        # A long log takes a while, in which the event loop has others to serve.
+        return await asyncio.to_thread(decode_log, session_id, bodies, after=after)
 
     async def tail(self, session_id: str) -> Tail | None:
         return await self._side().tail(session_id)
 
     async def _list(self, query: Query, limit: int | None) -> list[Listed]:
-        found = await self._side().sessions()
-        return [Listed(info, False) for info in found if query.fits_place(info)][:limit]
+        return await self._side().list(query, limit)
 
     async def _unfolded(self) -> list[SessionInfo]:
-        return []
+        return await self._side().infos(_sql.UNFOLDED)
 
-    async def _keep_digest(self, info: SessionInfo, digest: SessionDigest) -> None:
-        return None
+    async def _keep_digests(self, folded: Sequence[tuple[SessionInfo, SessionDigest]]) -> None:
+        with suppress(AgentError):  # a server that can only be read is folded by each process
+            await self._side().keep_digests(folded)
+
+    async def _waiting(self) -> list[SessionInfo]:
+        return await self._side().infos(_sql.WAITING)
+
+    async def _due(self, limit: int, now: str) -> list[str]:
+        return await self._side().due(limit, now)
+
+    async def wake(self, session_id: str, at: str | None) -> None:
+        if not await self._side().wake(session_id, None if at is None else exact_time("at", at)):
+            raise not_found(session_id)
+
+    async def post(self, control: Control) -> None:
+        """Also notifies who waits in ``wait_for_post``, or for a change of the session."""
+        check_control(control)
+        await self._side().post(control)
+
+    async def posted(self, session_id: str | None = None) -> list[Control]:
+        return await self._side().posted(session_id)
+
+    async def answer_control(self, control_id: str, answer: JsonObject) -> None:
+        await self._side().answer(control_id, encode(answer))
+
+    async def take_answer(self, control_id: str) -> JsonObject | None:
+        body = await self._side().take_answer(control_id)
+        return None if body is None else decode(body, JsonObject)
+
+    async def withdraw(self, control_id: str) -> bool:
+        return await self._side().withdraw(control_id)
+
+    async def holder(self, session_id: str) -> LeaseHolder | None:
+        return await self._side().holder(session_id)
 
     async def fork(self, source: str, *, at: int, target: str, first: Sequence[StoredEntry]) -> None:
         check_batch(target, first, at)
@@ -113,10 +178,21 @@ class PostgresStore(StoreBase):
     async def erase(self, session_id: str, bodies: Mapping[int, bytes]) -> None:
         """Also writes the tables anew (``VACUUM FULL``), which locks out everybody meanwhile. What the
         server's write-ahead log, its standbys and backups keep is beyond reach."""
+        self._digests.clear()
         await self._side().erase(session_id, dict(bodies))
 
+    async def delete_session(
+        self,
+        session_id: str,
+        *,
+        forks: Literal["refuse", "delete"] = "refuse",
+        lease: Lease | None = None,
+    ) -> None:
+        """Also writes the tables anew, as ``erase`` does."""
+        await self._side().delete(session_id, forks == "delete", lease)
+
     async def put_blob(self, data: bytes) -> str:
-        name = f"sha256-{digest(data)}"
+        name = f"sha256-{hash_of(data)}"
         await self._side().put_blob(name, data)
         return name
 
@@ -145,6 +221,10 @@ class PostgresStore(StoreBase):
         """Until the log may have grown past entry ``after``, ``timeout`` seconds at most."""
         await self._side().wait_for_change(session_id, after, timeout)
 
+    async def wait_for_post(self, timeout: float) -> None:
+        """Until a control may have been posted to any session, ``timeout`` seconds at most."""
+        await self._side().wait_for_post(timeout)
+
     async def close(self) -> None:
         """Give the connections back. A later call opens new ones."""
         loop = asyncio.get_running_loop()
@@ -166,7 +246,7 @@ class PostgresStore(StoreBase):
         return self._sides.get(loop) or self._new_side(loop)
 
     def _new_side(self, loop: asyncio.AbstractEventLoop) -> LoopSide:
-        from ._postgres_loop import LoopSide, Origin  # the driver loads here
+        from ._loop import LoopSide, Origin  # the driver loads here
 
         with self._lock:
             for other in [other for other in self._sides if other.is_closed()]:

@@ -7,9 +7,9 @@ from collections import deque
 from collections.abc import Awaitable, Callable, Coroutine
 from typing import Any, TypeVar
 
-from ._postgres_address import Address
-from ._postgres_link import Doing, DriverError, Link, translate
-from ._postgres_schema import prepare
+from ._address import Address
+from ._link import Doing, DriverError, Link, translate
+from ._schema import prepare
 
 T = TypeVar("T")
 _PATIENCE = 5.0

@@ -11,15 +11,16 @@ from collections.abc import Awaitable, Callable
 from contextlib import suppress
 from functools import partial
 
-from ..contract import AgentError
-from . import _postgres_sql as statements
-from ._postgres_link import DriverError, Link
-from ._postgres_pool import Origin, Pool
+from ...contract import AgentError
+from . import _statements as statements
+from ._link import DriverError, Link
+from ._pool import Origin, Pool
 
 GATHER = 0.02
 """Seconds between two notifications of a process."""
 _MAX_PAYLOAD = 7_500  # bytes; the server takes 7,999
-_EVERYTHING = "*"  # no session id: for "some of many"
+_EVERYTHING = "*"  # for "some of many"
+_POSTS = "\t"  # no session has such an id: a control was posted
 _IDLE = 30.0
 _RETRY = 1.0
 _WITHOUT = 0.2
@@ -69,7 +70,24 @@ class Bell:
     async def _notify(self, payload: str, link: Link) -> None:
         await link.rows(statements.NOTIFY, (self._channel, payload))
 
+    def posting(self, session_id: str) -> tuple[str, str]:
+        """Channel and payload of the notification that a control was posted."""
+        return self._channel, f"{session_id}\n{_POSTS}"
+
+    def heard_post(self, session_id: str) -> None:
+        """What this process posted itself."""
+        self._wake(session_id)
+        self._wake(_POSTS)
+
     # Hearing
+
+    async def wait_for_post(self, timeout: float) -> None:
+        """Until a control may have been posted to any session, ``timeout`` seconds at most."""
+
+        async def changed() -> bool:
+            return False
+
+        await self.wait(_POSTS, changed, timeout)
 
     async def wait(self, session_id: str, changed: Callable[[], Awaitable[bool]], timeout: float) -> None:
         """Until something may have changed in the session, ``timeout`` seconds at most."""

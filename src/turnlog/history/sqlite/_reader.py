@@ -2,18 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Generator, Iterable, Iterator
+from collections.abc import Generator, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import partial
 from itertools import chain
 from typing import Any
 
-from ..contract import AgentError, Entry, SessionInfo, StoredEntry, Tail
-from . import _sql
-from ._base import not_found
-from ._sqlite_file import Connection, FileId, file_id, load_apsw, open_reader, taken_away, translate
-from ._upcast import decode_rows, first_version_is_current
+from ...contract import AgentError, Control, Entry, LeaseHolder, SessionInfo, StoredEntry, Tail
+from .. import _sql
+from .._base import Listed, Query, not_found
+from .._upcast import decode_rows, first_version_is_current
+from ._file import Connection, FileId, file_id, load_apsw, open_reader, taken_away, translate
 
+_DUE = _sql.DUE.format(now="?")
 _abandoned: list[Any] = []
 """Connections of a parent process: closing one in the child could release the parent's locks."""
 
@@ -24,7 +25,6 @@ class Reader:
         self._busy_timeout = busy_timeout
         self._connection: Connection | None = None
         self._file: FileId | None = None
-        self._lineages: dict[str, list[tuple[int, int]]] = {}
 
     def read(self, session_id: str, after: int, upto: int | None) -> list[StoredEntry]:
         make = StoredEntry._make
@@ -45,21 +45,25 @@ class Reader:
             return None
         return Tail(seq=row[1], id=row[2], hash=row[3])
 
-    def sessions(self) -> list[SessionInfo]:
-        return [
-            SessionInfo(
-                session_id=id,
-                entries=entries,
-                created_at=created_at,
-                updated_at=updated_at,
-                title=title,
-                parent_session_id=parent,
-                forked_at=forked_at if parent is not None else None,
-            )
-            for id, entries, created_at, updated_at, title, parent, forked_at in self._all(
-                _sql.LIST_SESSIONS, ()
-            )
-        ]
+    def list(self, query: Query, limit: int | None) -> list[Listed]:
+        sql, values = _sql.list_sessions(query, limit)
+        return [_sql.read_row(row) for row in self._all(sql, values)]
+
+    def rows(self, sql: str) -> list[SessionInfo]:
+        return [_sql.read_row(row).info for row in self._all(sql, ())]
+
+    def due(self, limit: int, now: str, time: float) -> list[str]:
+        return [row[0] for row in self._all(_DUE, (time, now, limit))]
+
+    def posted(self, session_id: str | None) -> list[Control]:
+        rows = self._all(_sql.POSTED, ()) if session_id is None else self._all(_sql.POSTED_TO, (session_id,))
+        return [_sql.read_control(row[0]) for row in rows]
+
+    def holder(self, session_id: str, now: float) -> LeaseHolder | None:
+        owner, epoch, until = self._one(_sql.FIND_HOLDER, (session_id,)) or (None, 0, 0.0)
+        if owner is None or until <= now:
+            return None
+        return LeaseHolder(owner=owner, epoch=epoch, seconds_left=until - now)
 
     def blob(self, name: str) -> bytes | None:
         row = self._one(_sql.GET_BLOB, (name,))
@@ -69,14 +73,12 @@ class Reader:
         if self._file != file_id(self._path):
             self.forget()
         connection, self._connection = self._connection, None
-        self._lineages = {}  # another file may be there when it is opened again
         if connection is not None:
             connection.close()
 
     def forget(self) -> None:
         _abandoned.append(self._connection)
         self._connection = None
-        self._lineages = {}
 
     def _bodies(self, session_id: str, after: int) -> Iterable[tuple[bytes]]:
         spans = self._spans(session_id, after, None)
@@ -97,9 +99,7 @@ class Reader:
 
     def _segments(self, session_id: str) -> Iterator[tuple[int, int, int]]:
         """(session key, after, up to) of each log that this session's log is made of, oldest first."""
-        lineage = self._lineages.get(session_id)
-        if lineage is None:
-            lineage = self._lineages[session_id] = self._find_lineage(session_id)
+        lineage = self._find_lineage(session_id)
         for place, (key, forked_at) in enumerate(lineage):
             end = lineage[place + 1][1] if place + 1 < len(lineage) else _sql.LAST_SEQ
             yield key, forked_at, end
@@ -119,15 +119,15 @@ class Reader:
                 forked_at = further
         return lineage[::-1]
 
-    def _one(self, sql: str, values: tuple[Any, ...]) -> Any:
+    def _one(self, sql: str, values: Sequence[Any]) -> Any:
         found = self._all(sql, values)
         return found[0] if found else None
 
-    def _all(self, sql: str, values: tuple[Any, ...]) -> list[Any]:
+    def _all(self, sql: str, values: Sequence[Any]) -> list[Any]:
         with self._translated():
             return list(self._execute(sql, values))
 
-    def _execute(self, sql: str, values: tuple[Any, ...]) -> Iterable[Any]:
+    def _execute(self, sql: str, values: Sequence[Any]) -> Iterable[Any]:
         if self._connection is None:
             self._connection = open_reader(self._path, self._busy_timeout)
             if self._connection is None:

@@ -9,16 +9,44 @@ from __future__ import annotations
 import os
 import weakref
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
-from ..contract import Clock, Entry, Lease, SessionDigest, SessionInfo, StoredEntry, Tail, digest
-from ._base import Listed, Query, StoreBase, absolute, check_batch, check_session_id, no_blob, tail_of
-from ._blank import title_of
-from ._sqlite_reader import Reader
-from ._sqlite_writer import AppendJob, ForkOrder, Writer
-from ._worker import Worker
+from ...contract import (
+    AgentError,
+    Clock,
+    Control,
+    Entry,
+    JsonObject,
+    Lease,
+    LeaseHolder,
+    SessionDigest,
+    SessionInfo,
+    StoredEntry,
+    Tail,
+    decode,
+    encode,
+)
+from ...contract import digest as hash_of
+from .. import _sql
+from .._base import (
+    Listed,
+    Query,
+    StoreBase,
+    absolute,
+    check_batch,
+    check_control,
+    check_session_id,
+    exact_time,
+    no_blob,
+    tail_of,
+)
+from .._blank import title_of
+from .._worker import Worker
+from ._reader import Reader
+from ._writer import AppendJob, ForkOrder, Writer, digest_row
 
 BUSY_TIMEOUT = 10.0
 """Seconds to wait for another process's lock before ``SessionBusy``."""
@@ -53,6 +81,9 @@ class SqliteStore(StoreBase):
         check_batch(session_id, batch, expected_tail)
         updated_at, hash = tail_of(batch)
         job = AppendJob(self._writer, session_id, batch, expected_tail, updated_at, hash)
+        job.blobs = blobs
+        if digest is not None:
+            job.digest = digest_row(digest)
         if lease is not None:
             job.lease, job.lease_until = lease, self._now() + lease.ttl
         await self._writing.submit(job)
@@ -67,14 +98,45 @@ class SqliteStore(StoreBase):
         return await self._reading.do(partial(self._reader.tail, session_id))
 
     async def _list(self, query: Query, limit: int | None) -> list[Listed]:
-        found = await self._reading.do(self._reader.sessions)
-        return [Listed(info, False) for info in found if query.fits_place(info)][:limit]
+        return await self._reading.do(partial(self._reader.list, query, limit))
 
     async def _unfolded(self) -> list[SessionInfo]:
-        return []
+        return await self._reading.do(partial(self._reader.rows, _sql.UNFOLDED))
 
-    async def _keep_digest(self, info: SessionInfo, digest: SessionDigest) -> None:
-        return None
+    async def _keep_digests(self, folded: Sequence[tuple[SessionInfo, SessionDigest]]) -> None:
+        rows = [(*digest_row(digest), info.session_id, info.entries) for info, digest in folded]
+        with suppress(AgentError):  # a store that can only be read is folded by each process
+            await self._briefly(partial(self._writer.keep_digests, rows))
+
+    async def _waiting(self) -> list[SessionInfo]:
+        return await self._reading.do(partial(self._reader.rows, _sql.WAITING))
+
+    async def _due(self, limit: int, now: str) -> list[str]:
+        return await self._reading.do(partial(self._reader.due, limit, now, self._now()))
+
+    async def wake(self, session_id: str, at: str | None) -> None:
+        time = None if at is None else exact_time("at", at)
+        await self._write(partial(self._writer.wake, session_id, time))
+
+    async def post(self, control: Control) -> None:
+        check_control(control)
+        await self._write(partial(self._writer.post, control))
+
+    async def posted(self, session_id: str | None = None) -> list[Control]:
+        return await self._reading.do(partial(self._reader.posted, session_id))
+
+    async def answer_control(self, control_id: str, answer: JsonObject) -> None:
+        await self._write(partial(self._writer.answer, control_id, encode(answer), self._now()))
+
+    async def take_answer(self, control_id: str) -> JsonObject | None:
+        body = await self._write(partial(self._writer.take_answer, control_id))
+        return None if body is None else decode(body, JsonObject)
+
+    async def withdraw(self, control_id: str) -> bool:
+        return await self._write(partial(self._writer.withdraw, control_id))
+
+    async def holder(self, session_id: str) -> LeaseHolder | None:
+        return await self._reading.do(partial(self._reader.holder, session_id, self._now()))
 
     async def fork(self, source: str, *, at: int, target: str, first: Sequence[StoredEntry]) -> None:
         check_batch(target, first, at)
@@ -84,12 +146,26 @@ class SqliteStore(StoreBase):
         await self._write(partial(self._writer.fork, order))
 
     async def erase(self, session_id: str, bodies: Mapping[int, bytes]) -> None:
+        self._digests.clear()
         await self._write(partial(self._writer.erase, session_id, dict(bodies)))
+        await self._wipe()
+
+    async def delete_session(
+        self,
+        session_id: str,
+        *,
+        forks: Literal["refuse", "delete"] = "refuse",
+        lease: Lease | None = None,
+    ) -> None:
+        await self._write(partial(self._writer.delete, session_id, forks == "delete", lease, self._now()))
+        await self._wipe()
+
+    async def _wipe(self) -> None:
         await self._reading.do(self._reader.close)  # a reader of old pages would keep them in the log
         await self._writing.do(self._writer.wipe)
 
     async def put_blob(self, data: bytes) -> str:
-        name = f"sha256-{digest(data)}"
+        name = f"sha256-{hash_of(data)}"
         await self._write(partial(self._writer.put_blob, name, data))
         return name
 
@@ -101,14 +177,14 @@ class SqliteStore(StoreBase):
 
     async def claim(self, session_id: str, *, owner: str, ttl: float) -> Lease:
         check_session_id(session_id)
-        epoch = await self._lease(partial(self._writer.claim, session_id, owner, ttl, self._now()))
+        epoch = await self._briefly(partial(self._writer.claim, session_id, owner, ttl, self._now()))
         return Lease(session_id=session_id, owner=owner, epoch=epoch, ttl=ttl)
 
     async def renew(self, lease: Lease) -> None:
-        await self._lease(partial(self._writer.renew, lease, self._now() + lease.ttl))
+        await self._briefly(partial(self._writer.renew, lease, self._now() + lease.ttl))
 
     async def release(self, lease: Lease) -> None:
-        await self._lease(partial(self._writer.release, lease))
+        await self._briefly(partial(self._writer.release, lease))
 
     async def close(self) -> None:
         """Give file and threads back. A later call opens the file again."""
@@ -118,7 +194,7 @@ class SqliteStore(StoreBase):
     async def _write(self, work: Any) -> Any:
         return await self._writing.do(partial(self._writer.alone, work))
 
-    async def _lease(self, work: Any) -> Any:
+    async def _briefly(self, work: Any) -> Any:
         return await self._writing.do(partial(self._writer.briefly, work))
 
     def _forget(self) -> None:

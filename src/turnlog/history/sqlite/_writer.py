@@ -3,24 +3,51 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import NamedTuple, TypeVar
+from typing import NamedTuple, TypeAlias, TypeVar
 
-from ..contract import AgentError, Lease, StoredEntry, read_envelope
-from . import _sql
-from ._base import exists_already, fenced, fork_beyond, is_repeat, leased, moved_on, not_found
-from ._blank import blobs_in, title_of
-from ._sqlite_file import Connection, FileId, file_id, load_apsw, open_writer, taken_away, translate
-from ._sqlite_reader import _abandoned, gone  # pyright: ignore[reportPrivateUsage]
-from ._worker import Job
+from ...contract import (
+    AgentError,
+    Control,
+    Lease,
+    SessionDigest,
+    StoredEntry,
+    digest,
+    encode,
+    read_envelope,
+)
+from .. import _sql
+from .._base import (
+    ANSWER_KEPT,
+    check_free,
+    exists_already,
+    fenced,
+    fork_beyond,
+    forks_left,
+    is_repeat,
+    leased,
+    moved_on,
+    not_found,
+    remember,
+)
+from .._blank import blobs_in, title_of
+from .._worker import Job
+from ._file import Connection, FileId, file_id, load_apsw, open_writer, taken_away, translate
+from ._reader import _abandoned, gone  # pyright: ignore[reportPrivateUsage]
 
 T = TypeVar("T")
 _GROUP_LIMIT = 512
+_MAKE_SESSION = (
+    "INSERT INTO sessions (key, id) SELECT "
+    "max((SELECT key FROM last_key), coalesce((SELECT max(key) FROM sessions), 0)) + 1, ?"
+)
 
 
 class AppendJob(Job):
     __slots__ = (
         "_writer",
         "batch",
+        "blobs",
+        "digest",
         "expected_tail",
         "hash",
         "lease",
@@ -47,6 +74,8 @@ class AppendJob(Job):
         self.hash = hash
         self.lease: Lease | None = None
         self.lease_until = 0.0
+        self.digest: DigestRow = NO_DIGEST
+        self.blobs: Sequence[bytes] = ()
 
     def run(self) -> None:
         try:
@@ -56,6 +85,14 @@ class AppendJob(Job):
 
 
 def _nothing() -> None: ...
+
+
+DigestRow: TypeAlias = tuple[str | None, bool | None, int | None, bytes | None]
+NO_DIGEST: DigestRow = (None, None, None, None)
+
+
+def digest_row(found: SessionDigest) -> DigestRow:
+    return found.status, found.run_id is not None, found.pending, encode(found)
 
 
 class ForkOrder(NamedTuple):
@@ -182,25 +219,30 @@ class Writer:
         if key is None:
             row = self._find(job.session_id)
             if row is None and job.expected_tail == 0 and job.lease is None:
-                key = self._make(job.session_id, batch[0])
+                key = self._make(job.session_id)
             elif row is None:
                 return fenced(job.lease, 0) if job.lease else moved_on(job.session_id, job.expected_tail, 0)
             else:
-                key = self._keys[job.session_id] = row.key
+                key = row.key
+            remember(self._keys, job.session_id, key)
+        moved = (last.seq, last.id, job.hash, job.updated_at, *job.digest)
         if job.lease is None:
-            connection.execute(
-                _sql.MOVE_TAIL, (last.seq, last.id, job.hash, job.updated_at, key, job.expected_tail)
-            )
+            connection.execute(_sql.MOVE_TAIL, (*moved, key, job.expected_tail))
         else:
-            moved = (last.seq, last.id, job.hash, job.updated_at, job.lease_until)
             guard = (key, job.expected_tail, job.lease.epoch, job.lease.owner)
-            connection.execute(_sql.MOVE_TAIL_LEASED, moved + guard)
+            connection.execute(_sql.MOVE_TAIL_LEASED, (*moved, job.lease_until, *guard))
         if connection.changes() == 0:
-            return self._why_not(job)
+            row = self._find(job.session_id)
+            if row is None or row.key != key:  # deleted meanwhile, and perhaps made anew
+                del self._keys[job.session_id]
+                return self._append(connection, job)
+            return self._why_not(job, row)
         if job.expected_tail == 0:
             first = read_envelope(batch[0].body)
             connection.execute(_sql.NAME_SESSION, (title_of(batch[0].body), first.timestamp, None, 0, key))
         self._insert(connection, key, batch)
+        for data in job.blobs:
+            self.put_blob(f"sha256-{digest(data)}", data)
         return None
 
     def _insert(self, connection: Connection, key: int, batch: Sequence[StoredEntry]) -> None:
@@ -209,15 +251,12 @@ class Writer:
             _sql.ADD_ENTRY, [(base | seq, id, kind, body) for seq, id, kind, body in batch]
         )
 
-    def _make(self, session_id: str, first: StoredEntry) -> int:
+    def _make(self, session_id: str) -> int:
         connection = self._open()
-        connection.execute(_sql.MAKE_SESSION, (session_id, None, None, None, None, 0))
-        key = connection.last_insert_rowid()
-        self._keys[session_id] = key
-        return key
+        connection.execute(_MAKE_SESSION, (session_id,))
+        return connection.last_insert_rowid()
 
-    def _why_not(self, job: AppendJob) -> AgentError | None:
-        row = self._row(job.session_id)
+    def _why_not(self, job: AppendJob, row: _Row) -> AgentError | None:
         if job.lease is not None and (job.lease.epoch, job.lease.owner) != (row.epoch, row.owner):
             return fenced(job.lease, row.epoch)
         if job.expected_tail >= row.forked_at and self._has(row.key, job.batch):
@@ -240,11 +279,12 @@ class Writer:
                 return
             raise exists_already(order.target)
         connection = self._open()
-        key = held.key if held else self._make(order.target, order.first[0])
+        key = held.key if held else self._make(order.target)
         created_at = read_envelope(order.first[0].body).timestamp
         connection.execute(_sql.NAME_SESSION, (order.title, created_at, source.key, order.at, key))
         last = order.first[-1]
-        connection.execute(_sql.MOVE_TAIL, (last.seq, last.id, order.hash, order.updated_at, key, 0))
+        moved = (last.seq, last.id, order.hash, order.updated_at, *NO_DIGEST)
+        connection.execute(_sql.MOVE_TAIL, (*moved, key, 0))
         self._insert(connection, key, order.first)
 
     def erase(self, session_id: str, bodies: Mapping[int, bytes]) -> None:
@@ -258,12 +298,42 @@ class Writer:
                 raise gone(session_id, seq)
             names |= blobs_in(old[0])
             connection.execute(_sql.REPLACE_BODY, (body, place))
+            connection.execute(_sql.FORGET_DIGESTS, (key,))  # which may hold words of it
             if seq == 1:
                 connection.execute(_sql.RENAME, (title_of(body), key))
-        for name in names:
-            refers = [b"blob:" + name.encode(), b'"artifact":"' + name.encode()]
-            if not connection.execute(_sql.REFERRED_TO, refers).fetchall():
-                connection.execute(_sql.DROP_BLOB, (name,))
+        self._drop_unused(names)
+
+    def delete(self, session_id: str, forks: bool, lease: Lease | None, now: float) -> None:
+        connection = self._open()
+        row = self._find(session_id)
+        if row is None or row.tail_seq == 0:
+            raise not_found(session_id)
+        family = connection.execute(_sql.FIND_FAMILY, (row.key,)).fetchall()
+        if len(family) > 1 and not forks:
+            raise forks_left(session_id, [id for key, id, _, _ in family if key != row.key])
+        for _, id, owner, until in family:
+            check_free(owner, until - now, id, lease)
+        names: set[str] = set()
+        for key, id, _, _ in family:
+            span = (_sql.place(key, 0), _sql.place(key, _sql.LAST_SEQ))
+            for (body,) in connection.execute(_sql.READ_BODIES, span):
+                names |= blobs_in(body)
+            connection.execute(_sql.DROP_ENTRIES, span)
+            connection.execute(_sql.DROP_SESSION, (key,))
+            connection.execute(_sql.DROP_CONTROLS, (id,))
+            self._keys.pop(id, None)
+        connection.execute("UPDATE last_key SET key = max(key, ?)", (max(key for key, _, _, _ in family),))
+        self._drop_unused(names)
+
+    def _drop_unused(self, names: set[str]) -> None:
+        """Drop the stored bytes of these that no entry names any more."""
+        connection = self._open()
+        gone = set(names)
+        if names:
+            for (body,) in connection.execute("SELECT body FROM entries WHERE instr(body, 'sha256-')"):
+                gone -= blobs_in(body)
+        for name in gone:
+            connection.execute(_sql.DROP_BLOB, (name,))
 
     def wipe(self) -> None:
         """Write the file anew and empty its log, so that nothing replaced remains in either."""
@@ -285,12 +355,40 @@ class Writer:
     def put_blob(self, name: str, data: bytes) -> None:
         self._open().execute(_sql.ADD_BLOB, (name, data))
 
+    # Digests, wake times, controls
+
+    def keep_digests(self, rows: Sequence[Sequence[object]]) -> None:
+        self._open().executemany(_sql.KEEP_DIGEST, rows)
+
+    def wake(self, session_id: str, at: str | None) -> None:
+        connection = self._open()
+        connection.execute(_sql.WAKE, (at, session_id))
+        if connection.changes() == 0:
+            raise not_found(session_id)
+
+    def post(self, control: Control) -> None:
+        self._open().execute(_sql.POST, (control.id, control.session_id, encode(control)))
+
+    def answer(self, control_id: str, answer: bytes, now: float) -> None:
+        connection = self._open()
+        connection.execute(_sql.ANSWER, (answer, now, control_id))
+        connection.execute(_sql.DROP_ANSWERS, (now - ANSWER_KEPT,))
+
+    def take_answer(self, control_id: str) -> bytes | None:
+        row = self._open().execute(_sql.TAKE_ANSWER, (control_id,)).fetchone()
+        return None if row is None else row[0]
+
+    def withdraw(self, control_id: str) -> bool:
+        connection = self._open()
+        connection.execute(_sql.WITHDRAW, (control_id,))
+        return connection.execute(_sql.IS_ANSWERED, (control_id,)).fetchone() is None
+
     # Leases
 
     def claim(self, session_id: str, owner: str, ttl: float, now: float) -> int:
         row = self._find(session_id)
         if row is None:
-            self._open().execute(_sql.MAKE_SESSION, (session_id, None, None, None, None, 0))
+            self._make(session_id)
             row = self._row(session_id)
         if row.owner is not None and row.owner != owner and row.lease_until > now:
             raise leased(session_id, row.owner, row.lease_until - now)

@@ -8,11 +8,12 @@ from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, Literal, Protocol, TypeAlias, cast
 
-from ..contract import AgentError
-from . import _sql
+from ...contract import AgentError
+from .. import _sql
+from .._base import sync_folder
 
 APPLICATION_ID = 0x74726E6C  # "trnl"
-FORMAT_VERSION = 1
+FORMAT_VERSION = 2
 _OLDEST_SQLITE = (3, 51, 3)  # before it, two connections could damage the write-ahead log
 _DIALECT = {"serial": "INTEGER PRIMARY KEY", "place": "INTEGER PRIMARY KEY", "bytes": "BLOB"}
 
@@ -61,6 +62,20 @@ def load_apsw() -> Any:
     return apsw
 
 
+_SECOND = (
+    "ALTER TABLE sessions ADD COLUMN status TEXT",
+    "ALTER TABLE sessions ADD COLUMN is_open INTEGER",
+    "ALTER TABLE sessions ADD COLUMN pending INTEGER",
+    "ALTER TABLE sessions ADD COLUMN digest BLOB",
+    "ALTER TABLE sessions ADD COLUMN wake_at TEXT",
+    # The highest key that a deleted session had: a key that somebody may still remember is not used again.
+    "CREATE TABLE last_key (key INTEGER NOT NULL)",
+    "INSERT INTO last_key VALUES (0)",
+    *_sql.CONTROLS,
+)
+_MIGRATIONS: tuple[tuple[str, ...], ...] = (_sql.TABLES, _SECOND)
+"""What leads from each version of the file to the next; forward only."""
+
 FileId: TypeAlias = tuple[int, int]
 
 
@@ -95,12 +110,13 @@ def open_writer(path: str, busy_timeout: float) -> Connection:
         raise translate(error, path, "write") from error
     try:
         connection.set_busy_timeout(int(busy_timeout * 1000))
-        new = _check_ours(connection, path) == 0
+        current = _check_ours(connection, path) == FORMAT_VERSION
         _switch_to_wal(connection, busy_timeout)
         connection.execute("PRAGMA synchronous = FULL")
         connection.execute("PRAGMA secure_delete = ON")
-        if new:
+        if not current:
             _make_tables(connection, path)
+        _check_index(connection, path)
     except BaseException as error:
         connection.close()
         if isinstance(error, apsw.Error):
@@ -114,22 +130,57 @@ def open_reader(path: str, busy_timeout: float) -> Connection | None:
     apsw = load_apsw()
     if not os.path.exists(path):
         return None
+    connection: Connection | None = None
     try:
-        connection = cast("Connection", apsw.Connection(path, flags=apsw.SQLITE_OPEN_READWRITE))
-    except apsw.Error as error:
-        raise translate(error, path, "read") from error
-    try:
-        connection.set_busy_timeout(int(busy_timeout * 1000))
-        if _check_ours(connection, path) == 0:
+        connection, version = _connect(path, busy_timeout)
+        if version == 0:
             connection.close()
             return None
+        if version < FORMAT_VERSION:
+            try:
+                open_writer(path, busy_timeout).close()
+            except AgentError:  # it can only be read; what is new in the tables is empty for it
+                for statement in _OLDER:
+                    connection.execute(statement)
         connection.execute("PRAGMA query_only = ON")
     except BaseException as error:
-        connection.close()
+        if connection is not None:
+            connection.close()
         if isinstance(error, apsw.Error):
             raise translate(error, path, "read") from error
         raise
     return connection
+
+
+_OLDER = (
+    "CREATE TEMP VIEW sessions AS SELECT *, NULL AS status, NULL AS is_open, NULL AS pending, "
+    "NULL AS digest, NULL AS wake_at FROM main.sessions",
+    "CREATE TEMP TABLE controls (place, session, body, answer)",
+)
+"""For a file of version 1 that cannot be brought up to date."""
+
+
+def _connect(path: str, busy_timeout: float) -> tuple[Connection, int]:
+    """A connection for reading, and the version of the file."""
+    apsw = load_apsw()
+    connection = cast("Connection", apsw.Connection(path, flags=apsw.SQLITE_OPEN_READWRITE))
+    connection.set_busy_timeout(int(busy_timeout * 1000))
+    try:
+        return connection, _check_ours(connection, path)
+    except (apsw.CantOpenError, apsw.ReadOnlyError) as error:
+        # A folder in which no side file can be made: nobody writes to the file there either.
+        connection.close()
+        if os.path.exists(f"{path}-wal") and os.path.getsize(f"{path}-wal"):
+            raise AgentError(
+                "SessionReadFailed",
+                f"{path} cannot be read in a folder that is read-only while {path}-wal holds entries; copy "
+                "both files to a folder that can be written to, and open the copy",
+                cause=error,
+                meta={"path": path},
+            ) from error
+    flags = apsw.SQLITE_OPEN_READONLY | apsw.SQLITE_OPEN_URI
+    connection = cast("Connection", apsw.Connection(f"{Path(path).as_uri()}?immutable=1", flags=flags))
+    return connection, _check_ours(connection, path)
 
 
 def _make_file(path: str) -> None:
@@ -140,17 +191,6 @@ def _make_file(path: str) -> None:
     folder.mkdir(mode=0o700, parents=True, exist_ok=True)
     os.close(os.open(path, os.O_RDWR | os.O_CREAT, 0o600))
     sync_folder(folder)
-
-
-def sync_folder(folder: Path) -> None:
-    """Make a new name in ``folder`` survive a power loss."""
-    if os.name == "nt":
-        return
-    descriptor = os.open(folder, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
 
 
 def _check_ours(connection: Connection, path: str) -> int:
@@ -194,16 +234,32 @@ def _switch_to_wal(connection: Connection, busy_timeout: float) -> None:
 def _make_tables(connection: Connection, path: str) -> None:
     connection.execute("BEGIN IMMEDIATE")
     try:
-        if _check_ours(connection, path) == 0:  # else another process was faster
-            for table in _sql.TABLES:
-                connection.execute(table.format(**_DIALECT))
-            connection.execute(f"PRAGMA application_id = {APPLICATION_ID}")
-            connection.execute(f"PRAGMA user_version = {FORMAT_VERSION}")
+        found = _check_ours(connection, path)  # another process may have been faster
+        for step in _MIGRATIONS[found:]:
+            for statement in step:
+                connection.execute(statement.format(**_DIALECT))
+        connection.execute(f"PRAGMA application_id = {APPLICATION_ID}")
+        connection.execute(f"PRAGMA user_version = {FORMAT_VERSION}")
         connection.execute("COMMIT")
     except BaseException:
         if connection.in_transaction:
             connection.execute("ROLLBACK")
         raise
+
+
+def _check_index(connection: Connection, path: str) -> None:
+    """A session that is there and not found by its id would be begun a second time."""
+    lost = connection.execute(
+        "SELECT a.id FROM sessions a NOT INDEXED WHERE NOT EXISTS "
+        "(SELECT 1 FROM sessions b INDEXED BY sqlite_autoindex_sessions_1 WHERE b.id = a.id) LIMIT 1"
+    ).fetchone()
+    if lost is not None:
+        raise AgentError(
+            "SessionCorrupt",
+            f"{path} is damaged: session {lost[0]!r} is in it and not found by its id; restore the file from "
+            "a backup, or save what is readable with `sqlite3 FILE .recover`",
+            meta={"path": path},
+        )
 
 
 def translate(error: BaseException, path: str, doing: Literal["read", "write"]) -> AgentError:

@@ -1,0 +1,3 @@
+"""A folder with one readable file per session."""
+
+from ._store import JsonlStore as JsonlStore

@@ -1,0 +1,3 @@
+"""Sessions in PostgreSQL, for many workers on many machines."""
+
+from ._store import PostgresStore as PostgresStore

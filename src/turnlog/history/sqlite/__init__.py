@@ -1,0 +1,3 @@
+"""The default store: one SQLite file."""
+
+from ._store import SqliteStore as SqliteStore
