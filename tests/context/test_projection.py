@@ -6,7 +6,7 @@ import msgspec
 import pytest
 
 from context.context_log import CLAUDE, GPT, Log, call
-from turnlog.context import Projection
+from turnlog.context import Projection, diff_contexts, plan_fold, recall_text
 from turnlog.contract import (
     HINTS,
     LIVE_SCREEN,
@@ -17,6 +17,7 @@ from turnlog.contract import (
     ModelCallFailed,
     ModelInput,
     Purge,
+    RunEnded,
     RuntimeInit,
     encode,
     text_part,
@@ -190,3 +191,58 @@ def test_pictures_count_by_their_tokens_and_go_through_unchanged() -> None:
     context = Projection.of(log.entries).emit(CLAUDE)
     assert context.messages[0].parts[1] == picture
     assert 2_900 < context.stats.estimated_tokens < 3_300
+
+
+def failed(partial: str | None) -> ModelCallFailed:
+    error = AgentError("RunAborted", "stopped by the user").to_info()
+    return ModelCallFailed(model_call_index=1, attempt=1, error=error, shown=3, partial=partial)
+
+
+@pytest.mark.spec("C-2")
+def test_what_was_shown_of_an_answer_before_its_run_ended_is_known_to_the_next_turn() -> None:
+    log = Log()
+    log.user("tell me about the bridge")
+    log.started("hash")
+    log.add(failed("The bridge was built in 1894 by"))
+    projection = Projection.of(log.entries)
+    assert [message.role for message in projection.emit(CLAUDE).messages] == ["user"]
+    before = projection.emit(CLAUDE)
+    projection.step(log.add(RunEnded(status="aborted")))
+    projection.step(log.user("by whom?"))
+    after = projection.emit(CLAUDE)
+    assert [(message.role, message.text) for message in after.messages[1:]] == [
+        ("assistant", "The bridge was built in 1894 by"),
+        ("user", "[The answer above was interrupted before it was complete.]"),
+        ("user", "by whom?"),
+    ]
+    assert diff_contexts(before, after).grown
+    assert recall_text(log.entries, "#3") == "The bridge was built in 1894 by"
+    log.redact(log.entries[2])
+    assert "1894" not in encode(list(Projection.of(log.visible()).emit(CLAUDE).messages)).decode()
+
+
+@pytest.mark.parametrize("partial", [None, "The bridge was"])
+def test_an_attempt_that_was_made_again_is_not_shown(partial: str | None) -> None:
+    log = Log()
+    log.user("tell me about the bridge")
+    log.started("hash")
+    log.add(failed(partial))
+    if partial is not None:
+        log.started("hash")
+    log.add(RunEnded(status="aborted"))
+    assert [message.role for message in Projection.of(log.entries).emit(CLAUDE).messages] == ["user"]
+
+
+def test_a_fold_keeps_the_words_of_an_interrupted_answer() -> None:
+    log = Log()
+    log.user("tell me about the bridge")
+    log.started("hash")
+    log.add(failed("The bridge was built in 1894 by"))
+    log.add(RunEnded(status="aborted"))
+    for n in range(6):
+        log.user(f"step {n}")
+        log.output(f"answer {n} " * 200)
+    projection = Projection.of(log.entries)
+    fold = plan_fold(projection, target=CLAUDE, reason="overflow", overflow_step=2)
+    assert fold is not None
+    assert "#3 assistant: The bridge was built in 1894 by [interrupted]" in fold.segments[0].text

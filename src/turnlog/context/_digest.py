@@ -82,6 +82,11 @@ def digest_units(units: Iterable[Unit], vocabulary: Vocabulary, user_cap: int) -
                 lines.append(Line(unit.first_seq, unit.last_seq, "assistant", _output_line(unit, vocabulary)))
             case ResultsUnit():
                 lines += _result_lines(unit, vocabulary)
+            case TextUnit(kind="note"):
+                pass
+            case TextUnit(kind="partial"):
+                text = f"{make_grains(unit.text, 'output', vocabulary).gist} [interrupted]"
+                lines.append(Line(unit.first_seq, unit.last_seq, "assistant", text))
             case TextUnit():
                 lines += parse_lines(unit.text) if unit.kind == "segment" else []
                 if not lines or lines[-1].last_seq < unit.first_seq:

@@ -27,6 +27,8 @@ _TEXT_NAMES: dict[TextKind, str] = {
     "branch": "branch",
     "screen": "live screen",
     "hints": "hints",
+    "partial": "assistant",
+    "note": "assistant",
 }
 
 

@@ -15,12 +15,14 @@ from turnlog.contract import (
     FoldEntry,
     JsonObject,
     LevelOfDetailSections,
+    ModelCallFailedEntry,
     ModelCallStartedEntry,
     ModelInputEntry,
     ModelInvocationDescriptor,
     ModelOutputEntry,
     PurgeEntry,
     RedactionEntry,
+    RunEndedEntry,
     RunStartedEntry,
     RuntimeInitEntry,
     SystemPromptEntry,
@@ -43,6 +45,8 @@ from ._words import Vocabulary
 RUNTIME = "[Runtime]"
 """Heading of the runtime's own data in the system prompt."""
 
+INTERRUPTED = "[The answer above was interrupted before it was complete.]"
+"""Follows an answer of which the user saw a part, and no more came."""
 
 HeadPart: TypeAlias = Literal["prompt", "override", "runtime"]
 
@@ -79,6 +83,7 @@ class Projection:
         self._head: Head | None = None
         self._lanes: dict[ModelInvocationDescriptor | None, Lane] = {}
         self._calls: dict[str, ResultsUnit] = {}
+        self._partial: ModelCallFailedEntry | None = None
         self.last_seq = 0
 
     @classmethod
@@ -111,7 +116,21 @@ class Projection:
         if step is not None:
             step(self, entry)
 
+    def _call_failed(self, entry: ModelCallFailedEntry) -> None:
+        self._partial = entry if entry.payload.partial else None
+
+    def _run_ended(self, entry: RunEndedEntry) -> None:
+        """What the caller was shown of an answer that nothing followed was said, though not to its end."""
+        failed, self._partial = self._partial, None
+        if failed is not None and failed.payload.partial:
+            text = REDACTED if self._is_hidden(failed) else failed.payload.partial
+            self.numbers[failed.id] = failed.seq
+            self.vocabulary.add(text)
+            self._add_text("partial", text, failed, (failed.id, failed.seq))
+            self._add_text("note", INTERRUPTED, failed, (failed.id, failed.seq))
+
     def _call_started(self, entry: ModelCallStartedEntry) -> None:
+        self._partial = None
         self.targets[entry.payload.target] = None
         self.meter.call_started(entry)
 
@@ -326,10 +345,10 @@ class Projection:
 STEPS: dict[str, Callable[[Projection, Any], None] | None] = {
     "session_header": None,
     "run_started": Projection._run_started,
-    "run_ended": None,
+    "run_ended": Projection._run_ended,
     "model_input": Projection._add_input,
     "model_call_started": Projection._call_started,
-    "model_call_failed": None,
+    "model_call_failed": Projection._call_failed,
     "model_output": Projection._add_output,
     "tools_change": Projection._set_tools,
     "tool_started": None,

@@ -10,6 +10,7 @@ from turnlog.contract import (
     BranchSummaryEntry,
     CompactionSummaryEntry,
     Entry,
+    ModelCallFailedEntry,
     ModelInputEntry,
     ModelOutputEntry,
     ToolResultsEntry,
@@ -59,6 +60,8 @@ def _text(entry: Entry) -> str | None:
     match entry:
         case ModelInputEntry() | ModelOutputEntry() | ToolResultsEntry():
             return parts_text(entry.payload.message.parts)
+        case ModelCallFailedEntry():
+            return entry.payload.partial
         case BranchSummaryEntry() | CompactionSummaryEntry():
             return entry.payload.summary
         case _:

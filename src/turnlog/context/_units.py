@@ -44,7 +44,8 @@ from ._render import (
     without_thinking,
 )
 
-TextKind: TypeAlias = Literal["segment", "branch", "screen", "hints"]
+TextKind: TypeAlias = Literal["segment", "branch", "screen", "hints", "partial", "note"]
+"""``partial`` is an answer that was cut off, the only text that the assistant said; ``note`` says so."""
 
 RANK: dict[Grain, int] = {"live": 0, "summary": 1, "gist": 2}
 """The ladder of grains; a level only ever goes up in number."""
@@ -286,7 +287,8 @@ class ResultsUnit:
 
 
 class TextUnit:
-    """A text that stands for a stretch of entries, introduces a branch, or shows the screen after a fold."""
+    """A text that stands for a stretch of entries, introduces a branch, shows the screen after a fold, or is
+    all there is of an answer."""
 
     __slots__ = (
         "_message",
@@ -322,8 +324,9 @@ class TextUnit:
 
     def render(self) -> Message:
         if self._message is None:
+            role = "assistant" if self.kind == "partial" else "user"
             self._message = Message(
-                run_id="", role="user", parts=[text_part(self.text)], timestamp=self.timestamp
+                run_id="", role=role, parts=[text_part(self.text)], timestamp=self.timestamp
             )
         return self._message
 

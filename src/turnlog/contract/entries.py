@@ -108,7 +108,8 @@ class ModelCallStartedEntry(_Entry[ModelCallStarted], frozen=True, tag="model_ca
 
 
 class ModelCallFailed(Value, frozen=True, kw_only=True):
-    """``shown`` is how many content deltas had reached the caller; ``retry_in_ms`` says what came next."""
+    """``shown`` is how many content deltas had reached the caller, ``partial`` the text in them;
+    ``retry_in_ms`` says what came next."""
 
     model_call_index: int
     attempt: int
@@ -116,6 +117,7 @@ class ModelCallFailed(Value, frozen=True, kw_only=True):
     shown: int = 0
     retry_in_ms: int | None = None
     usage: TokenUsage | None = None
+    partial: str | None = None
 
 
 class ModelCallFailedEntry(_Entry[ModelCallFailed], frozen=True, tag="model_call_failed"):

@@ -93,7 +93,8 @@ def blank_payload(payload: EntryPayload) -> EntryPayload:
                 payload, message=_blank_message(payload.message), sections=_blank_sections(payload.sections)
             )
         case ModelCallFailed():
-            return _replace(payload, error=_blank_error(payload.error) or payload.error)
+            partial = None if payload.partial is None else PLACEHOLDER
+            return _replace(payload, error=_blank_error(payload.error) or payload.error, partial=partial)
         case ModelOutput():
             return _replace(payload, message=_blank_message(payload.message))
         case ToolsChange():
