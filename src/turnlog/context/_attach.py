@@ -9,7 +9,7 @@ from turnlog.contract import HINTS, JsonObject, LevelOfDetailSections, Message, 
 from ._grains import TextKind, make_grains
 from ._oversize import make_preview
 from ._projection import Projection
-from ._render import ResultContent, content_text, parts_text
+from ._render import ResultContent, content_text, input_text
 
 
 def input_sections(
@@ -20,8 +20,8 @@ def input_sections(
     gist: str | None = None,
     added: Sequence[Section] = (),
 ) -> LevelOfDetailSections:
-    """The grains of an input; ``added`` (LiveScreen, hints) is shown behind its live text."""
-    return _sections(projection, parts_text(message.parts), "input", summary, gist, added)
+    """The grains of an input; ``added`` (its sections, LiveScreen, hints) is shown behind its live text."""
+    return _sections(projection, input_text(message, added), "input", summary, gist, added)
 
 
 def result_sections(

@@ -16,7 +16,7 @@ from turnlog.contract import (
     ToolResultsEntry,
 )
 
-from ._render import parts_text
+from ._render import input_text, parts_text
 
 _NUMBER = re.compile(r"#?(\d+)(?:-(\d+))?")
 
@@ -58,7 +58,10 @@ def _find(entries: Sequence[Entry], name: str) -> list[Entry]:
 
 def _text(entry: Entry) -> str | None:
     match entry:
-        case ModelInputEntry() | ModelOutputEntry() | ToolResultsEntry():
+        case ModelInputEntry():
+            sections = entry.payload.sections
+            return input_text(entry.payload.message, sections.live if sections else ())
+        case ModelOutputEntry() | ToolResultsEntry():
             return parts_text(entry.payload.message.parts)
         case ModelCallFailedEntry():
             return entry.payload.partial

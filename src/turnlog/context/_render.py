@@ -6,6 +6,7 @@ from collections.abc import Iterable, Sequence
 
 from turnlog.contract import (
     LIVE_SCREEN,
+    OWN_SECTIONS,
     Entry,
     Grain,
     ImagePart,
@@ -47,6 +48,13 @@ def live_sections(sections: LevelOfDetailSections | None, *, screen: bool) -> li
     if sections is None or screen:
         return sections.live if sections else []
     return [section for section in sections.live if section[0] != LIVE_SCREEN]
+
+
+def input_text(message: Message, sections: Sequence[Section]) -> str:
+    """All that was given with an input: its text, and the sections that are not the runtime's own."""
+    given = [section for section in sections if section[0] not in OWN_SECTIONS]
+    text = parts_text(message.parts)
+    return "\n\n".join(filter(None, (text, to_plain_text(given)))) if given else text
 
 
 def render_input(payload: ModelInput, *, screen: bool = True) -> Message:

@@ -34,6 +34,7 @@ from ._render import (
     folded_text,
     grain_text,
     has_screen,
+    input_text,
     live_sections,
     parts_text,
     redact_message,
@@ -112,7 +113,10 @@ class InputUnit:
             self.screen_hidden, self.weight, self._message = True, 0, None
 
     def live_text(self) -> str:
-        return REDACTED if self.redacted else parts_text(self.entry.payload.message.parts)
+        if self.redacted:
+            return REDACTED
+        sections = self.entry.payload.sections
+        return input_text(self.entry.payload.message, sections.live if sections else ())
 
     def lowered(self, level: Level) -> InputUnit:
         if not level.is_below(self.level):

@@ -161,6 +161,7 @@ from .messages import FileRef as FileRef
 from .messages import FileRefPart as FileRefPart
 from .messages import Image as Image
 from .messages import ImagePart as ImagePart
+from .messages import Input as Input
 from .messages import Message as Message
 from .messages import MessagePart as MessagePart
 from .messages import MessageView as MessageView
@@ -194,6 +195,7 @@ from .run import check_transition as check_transition
 from .sections import APPROVAL as APPROVAL
 from .sections import HINTS as HINTS
 from .sections import LIVE_SCREEN as LIVE_SCREEN
+from .sections import OWN_SECTIONS as OWN_SECTIONS
 from .sections import Grain as Grain
 from .sections import LevelOfDetailSections as LevelOfDetailSections
 from .sections import Section as Section

@@ -82,11 +82,12 @@ class RunEndedEntry(_Entry[RunEnded], frozen=True, tag="run_ended"):
 
 class ModelInput(Value, frozen=True, kw_only=True):
     """``sections`` holds the lower grains and what was added to the live one; ``live`` sections here come
-    after the message's own parts."""
+    after the message's own parts. ``authored`` says that a grain was given with the input."""
 
     message: Message
     sections: LevelOfDetailSections | None = None
     source: Literal["user", "steering", "correction", "host"] = "user"
+    authored: bool | None = None
 
 
 class ModelInputEntry(_Entry[ModelInput], frozen=True, tag="model_input"):

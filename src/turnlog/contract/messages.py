@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import KW_ONLY, dataclass
 from itertools import islice
 from typing import ClassVar, Generic, Literal, TypeAlias, cast, get_args, overload
 
 from ._base import JsonObject, P, Value, check_meta, find_unjson
 from .errors import AgentError
+from .sections import OWN_SECTIONS, Section, to_plain_text
 
 
 class Text(Value, frozen=True, kw_only=True):
@@ -225,6 +227,46 @@ def user_message(text: str | Sequence[MessagePart], *, run_id: str = "", timesta
         )
     parts: list[MessagePart] = [text_part(text)] if isinstance(text, str) else list(text)
     return Message(run_id=run_id, role="user", parts=parts, timestamp=timestamp)
+
+
+@dataclass(frozen=True, slots=True)
+class Input:
+    """An input with titled sections, and with what stands for it once it is folded.
+
+    ``text`` is the text itself, or parts; ``sections`` follow it in their order, each title a Markdown
+    heading. ``summary`` and ``gist`` are shown in its place when the context has to shrink; what is not given
+    is extracted. Raises ``InvalidMessage`` for a title that is empty or one of the runtime's own.
+    """
+
+    text: str | Sequence[MessagePart] = ""
+    _: KW_ONLY
+    summary: str | None = None
+    gist: str | None = None
+    sections: Mapping[str, str] | Sequence[Section] = ()
+
+    def __post_init__(self) -> None:
+        for title, text in self._titled():
+            if not (isinstance(title, str) and title.strip() and isinstance(text, str)):  # pyright: ignore[reportUnnecessaryIsInstance]
+                raise AgentError(
+                    "InvalidMessage", f"a section is a title and a text, not {title!r}: {text!r}"
+                )
+            if title in OWN_SECTIONS:
+                raise AgentError(
+                    "InvalidMessage", f"the section {title!r} is the runtime's own; give yours another title"
+                )
+
+    def _titled(self) -> list[Section]:
+        return list(self.sections.items() if isinstance(self.sections, Mapping) else self.sections)
+
+    def message(self, *, run_id: str = "", timestamp: str = "") -> Message:
+        """The message to append. Sections that stand alone are its text."""
+        text = self.text or to_plain_text(self._titled())
+        return user_message(text, run_id=run_id, timestamp=timestamp)
+
+    @property
+    def live_sections(self) -> list[Section]:
+        """What follows the message."""
+        return self._titled() if self.text else []
 
 
 def is_empty_answer(message: Message, finish_reason: str) -> bool:

@@ -19,6 +19,9 @@ HINTS = "[Hints]"
 APPROVAL = "[Approval]"
 """Key of the section that says that a human changed a call before it ran."""
 
+OWN_SECTIONS = frozenset({LIVE_SCREEN, HINTS, APPROVAL})
+"""Keys that the runtime adds by itself; all others were given with the input or the result."""
+
 
 class LevelOfDetailSections(Value, frozen=True, kw_only=True):
     """``live`` as it was written; ``summary`` and ``gist`` are what it shrinks to at a fold."""
