@@ -112,8 +112,12 @@ def _typed(info: inspect.Type) -> st.SearchStrategy[Any]:
             return JSON
         case inspect.LiteralType():
             return st.sampled_from(info.values)
+        case inspect.BytesType():
+            return st.binary(max_size=8)
         case inspect.ListType():
             return st.lists(_typed(info.item_type), max_size=2)
+        case inspect.VarTupleType():
+            return st.lists(_typed(info.item_type), max_size=2).map(tuple)
         case inspect.DictType() if isinstance(info.value_type, inspect.StrType):
             return st.dictionaries(st.text(ALPHABET, max_size=6), TEXT, max_size=3)
         case inspect.DictType():

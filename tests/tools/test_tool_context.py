@@ -3,40 +3,14 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Callable, Iterator, Mapping
+from collections.abc import AsyncIterator, Callable, Iterator
 from typing import TYPE_CHECKING, Annotated, Any, Protocol, TypedDict
 
 import pytest
 
-from turnlog.contract import AgentError, ExecutionResult, JsonObject, Runtime, ToolCallRequest, guard
-from turnlog.testing import VirtualClock
+from turnlog.contract import AgentError, JsonObject, Runtime, ToolCallRequest, guard
+from turnlog.testing import FakeRuntime, VirtualClock
 from turnlog.tools import AgentInfo, ToolAnswer, ToolContext, ToolExecutor, ToolRegistry, check_deps, tool
-
-
-class Place:
-    """A runtime with nothing in it."""
-
-    def __init__(self, status: str = "ready") -> None:
-        self._status = status
-
-    async def connect(self) -> None: ...
-    async def close(self) -> None: ...
-
-    @property
-    def status(self) -> str:
-        return self._status
-
-    def capabilities(self) -> frozenset[str]:
-        return frozenset()
-
-    async def execute(self, action: str, arguments: Mapping[str, Any]) -> ExecutionResult:
-        return ExecutionResult(exit_code=0, stdout=f"{action} {dict(arguments)}", stderr="")
-
-    async def get_init_data(self) -> JsonObject:
-        return {}
-
-    async def get_hints(self) -> JsonObject:
-        return {}
 
 
 async def run(function: Any, ctx: ToolContext, **arguments: Any) -> ToolAnswer:
@@ -191,7 +165,7 @@ async def test_a_context_hands_out_nothing_internal() -> None:
 async def test_the_runtime_is_given_and_its_absence_is_the_standard_error() -> None:
     @tool
     async def shell(command: str, runtime: Runtime) -> str:
-        return (await runtime.execute("shell", {"command": command})).stdout
+        return (await runtime.execute(command)).stdout
 
     @tool(requires_runtime=True)
     async def declared(ctx: ToolContext) -> str:
@@ -201,16 +175,20 @@ async def test_the_runtime_is_given_and_its_absence_is_the_standard_error() -> N
     async def asks(ctx: ToolContext) -> str:
         return ctx.require_runtime().status
 
-    ready = ToolContext(runtime=Place())
-    assert (await run(shell, ready, command="ls")).content == "shell {'command': 'ls'}"
-    assert (await run(declared, ready)).content == "ready"
+    async with FakeRuntime(commands={"ls": "a.txt\n"}) as runtime:
+        ready = ToolContext(runtime=runtime)
+        assert (await run(shell, ready, command="ls")).content == "a.txt\n"
+        assert (await run(declared, ready)).content == "ready"
+    assert (await run(shell, ready, command="ls")).error_code == "RuntimeNotReady", "it is closed"
     for function, arguments in ((shell, {"command": "ls"}), (declared, {}), (asks, {})):
         answer = await run(function, ToolContext(), **arguments)
         assert (answer.status, answer.error_code) == ("failed", "RuntimeUnavailable")
         assert "needs a runtime" in answer.text
-    for status in ("failed", "closed"):
-        answer = await run(shell, ToolContext(runtime=Place(status)), command="ls")
-        assert (answer.error_code, status in answer.text) == ("RuntimeNotReady", True)
+    broken = FakeRuntime(broken=True)
+    with pytest.raises(AgentError):
+        await broken.connect()
+    answer = await run(shell, ToolContext(runtime=broken), command="ls")
+    assert (answer.error_code, "failed" in answer.text) == ("RuntimeNotReady", True)
 
 
 @pytest.mark.parametrize("kind", ["async", "stream", "sync", "sync_stream"])

@@ -65,8 +65,16 @@ from ._ports import SessionDigest as SessionDigest
 from ._ports import SessionInfo as SessionInfo
 from ._ports import Store as Store
 from ._ports import Tail as Tail
-from ._runtime import ExecutionResult as ExecutionResult
+from ._runtime import Command as Command
+from ._runtime import EndReason as EndReason
+from ._runtime import ExecutionEnv as ExecutionEnv
+from ._runtime import FileInfo as FileInfo
+from ._runtime import Process as Process
+from ._runtime import ProcessEnd as ProcessEnd
+from ._runtime import ProcessOutput as ProcessOutput
+from ._runtime import ProcessResult as ProcessResult
 from ._runtime import Runtime as Runtime
+from ._runtime import RuntimeStatus as RuntimeStatus
 from ._secrets import MASK as MASK
 from ._secrets import Secret as Secret
 from ._secrets import guard as guard

@@ -1,9 +1,10 @@
 """Fakes and contract kits, for this project's tests and for yours. Everything is loaded when first used.
 
 Fakes: a scripted model, clocks and ids that are the same on every run, a store that fails on order, a
-loopback server, a simulated event loop. Kits: ``check_model``, ``check_store``, ``check_widget``,
-``check_toolset`` and ``check_context_manager`` raise ``AssertionError`` naming what an implementation of
-yours gets wrong, ``check_session`` what is wrong with a log; they need no test framework.
+loopback server, a runtime in memory, a simulated event loop. Kits: ``check_model``, ``check_store``,
+``check_widget``, ``check_toolset``, ``check_runtime`` and ``check_context_manager`` raise ``AssertionError``
+naming what an implementation of yours gets wrong, ``check_session`` what is wrong with a log; they need no
+test framework.
 """
 
 from __future__ import annotations
@@ -19,6 +20,9 @@ if TYPE_CHECKING:
     from turnlog.models import Turn as Turn
 
     from ._context_checks import check_context_manager as check_context_manager
+    from ._fake_runtime import FakeOutput as FakeOutput
+    from ._fake_runtime import FakeProcess as FakeProcess
+    from ._fake_runtime import FakeRuntime as FakeRuntime
     from ._fault_store import FaultStore as FaultStore
     from ._fault_store import StoreFault as StoreFault
     from ._fault_store import fail_append as fail_append
@@ -36,6 +40,7 @@ if TYPE_CHECKING:
     from ._model_cases import Wired as Wired
     from ._model_checks import check_model as check_model
     from ._request_rules import check_request as check_request
+    from ._runtime_checks import check_runtime as check_runtime
     from ._session_checks import OutsideRecord as OutsideRecord
     from ._session_checks import check_session as check_session
     from ._simulated_session import SimulationReport as SimulationReport
@@ -54,6 +59,7 @@ else:
         {
             "turnlog.models": "ScriptedCall ScriptedError ScriptedModel Turn",
             "._context_checks": "check_context_manager",
+            "._fake_runtime": "FakeOutput FakeProcess FakeRuntime",
             "._fault_store": "FaultStore StoreFault fail_append fill_disk slow_append",
             "._golden": "check_trace read_trace",
             "._ids": "FixedIds",
@@ -61,6 +67,7 @@ else:
             "._model_cases": "CaseCall ModelCase ModelReport Wired",
             "._model_checks": "check_model",
             "._request_rules": "check_request",
+            "._runtime_checks": "check_runtime",
             "._session_checks": "OutsideRecord check_session",
             "._simulated_session": "SimulationReport simulate",
             "._simulation": "SimulatedProcess Simulation current_process",
