@@ -120,10 +120,11 @@ def test_what_the_grammar_lets_through_is_well_formed(steps: list[tuple[str, str
 # Seed 003 §7 and what L-2 adds, written out once more.
 RUN_TRANSITIONS = {
     "idle": {"preparing", "awaiting_human"},
-    "preparing": {"model_running", "tool_running", "awaiting_human", "completed", "failed", "aborted"},
-    "model_running": {"completed", "tool_running", "failed", "aborted"},
-    "tool_running": {"model_running", "awaiting_human", "completed", "failed", "aborted"},
-    "awaiting_human": {"tool_running", "model_running", "failed", "aborted"},
+    "preparing": {"model_running", "tool_running", "awaiting_human", "paused"} | TERMINAL,
+    "model_running": {"tool_running", "paused"} | TERMINAL,
+    "tool_running": {"model_running", "awaiting_human", "paused"} | TERMINAL,
+    "awaiting_human": {"tool_running", "model_running", "paused", "failed", "aborted"},
+    "paused": {"preparing", "awaiting_human", "failed", "aborted"},
     "completed": {"preparing"},
     "failed": {"preparing"},
     "aborted": {"preparing"},

@@ -36,6 +36,8 @@ from turnlog.contract import (
     ModelInvocationDescriptor,
     ModelOutput,
     Purge,
+    RecordedLimits,
+    RecordedPolicy,
     Redaction,
     RequestMetadata,
     RetryPolicy,
@@ -68,6 +70,7 @@ from turnlog.contract import (
     ToolCallRequest,
     ToolCallResult,
     ToolCallStartDelta,
+    ToolDeferred,
     ToolOutcome,
     ToolPolicy,
     ToolResultPart,
@@ -203,7 +206,7 @@ PAYLOADS: list[EntryPayload] = [
         reason="first in order",
         estimated_tokens=1190,
     ),
-    ModelCallFailed(model_call_index=1, attempt=1, error=ERROR, shown=3, retry_in_ms=2000),
+    ModelCallFailed(model_call_index=1, attempt=1, error=ERROR, shown=3, retry_in_ms=2000, partial="1 + 2"),
     DeltaBatch(
         model_call_index=1,
         attempt=2,
@@ -256,6 +259,14 @@ PAYLOADS: list[EntryPayload] = [
     Redaction(entry_ids=["entry_000008"], reason="a phone number", by="ada"),
     Purge(entry_ids=["entry_000008"], reason="a phone number", by="ada"),
     Custom(name="billing.note", data={"invoice": 17}),
+    ToolDeferred(
+        tool_call_id="call_0002",
+        tool_name="ask_ada",
+        reason="Ada has to look it up",
+        question="Which port is free?",
+        answer_schema={"type": "integer"},
+        by="ada",
+    ),
     RunEnded(status="completed", usage=USAGE, final_entry_id="entry_000012"),
 ]
 
@@ -339,7 +350,11 @@ def _events() -> Examples:
             events.RunEnded,
             {
                 "result": RunResult(
-                    session_id="s_sums", run_id=RUN, status="completed", final_message=ANSWERED, usage=USAGE
+                    session_id="s_sums",
+                    run_id=RUN,
+                    status="completed",
+                    final_assistant_message=ANSWERED,
+                    usage=USAGE,
                 )
             },
         ),
@@ -360,12 +375,14 @@ VALUES: Examples = {
     "ToolSpec": ADD,
     "SpecificTool": SpecificTool(name="add"),
     "ToolOutcome": ToolOutcome(
-        tool_call_id=CALL, tool_name="add", status="success", elapsed_ms=12, sections=SECTIONS
+        tool_call_id=CALL, tool_name="add", status="success", elapsed_ms=12, sections=SECTIONS, usage=USAGE
     ),
     "FoldItem": FoldItem(entry_id="entry_000016", grain="summary", tool_call_id=CALL, text="3"),
     "FoldSegment": FoldSegment(first_entry_id="entry_000003", last_entry_id="entry_000006", text="set up"),
     "LoopLimits": LoopLimits(max_iterations=20, max_tokens=100000, max_cost=1.5),
     "ToolPolicy": ToolPolicy(allow_list=["add"], max_parallel=4),
+    "RecordedLimits": RecordedLimits(max_iterations=20, max_repeated_failures=5, warn_repeated_failures=3),
+    "RecordedPolicy": RecordedPolicy(max_parallel=8),
     "RetryPolicy": RetryPolicy(max_attempts=6),
     "ToolCallRequest": ToolCallRequest(
         tool_name="add", tool_call_id=CALL, raw_arguments='{"a": 1, "b": 2}', arguments={"a": 1, "b": 2}
@@ -374,8 +391,22 @@ VALUES: Examples = {
         tool_name="add", tool_call_id=CALL, status="success", result=[("", "3")], elapsed=0.012
     ),
     "RequestMetadata": RequestMetadata(session_id="s_sums", run_id=RUN, model_call_index=2),
-    "RunInput": RunInput(session_id="s_sums", run_id=RUN, input_messages=[ASKED], allowed_tools=["add"]),
+    "RunInput": RunInput(
+        session_id="s_sums",
+        run_id=RUN,
+        input_messages=[ASKED],
+        allowed_tools=["add"],
+        trace_id="4bf92f35",
+        role="plan",
+        system_prompt_content=[text_part("You add numbers.")],
+    ),
     "RunResult": RunResult(
-        session_id="s_sums", run_id=RUN, status="completed", final_message=ANSWERED, usage=USAGE
+        session_id="s_sums",
+        run_id=RUN,
+        status="completed",
+        final_assistant_message=ANSWERED,
+        usage=USAGE,
+        finish_reason="stop",
+        output_value={"sum": 3},
     ),
 }

@@ -12,7 +12,9 @@ from turnlog.contract import Entry, ModelOutput, decode, encode
 from turnlog.loop import replay_entries
 from turnlog.testing import check_trace, read_trace
 
-FILES = Path(__file__).parent.parent / "golden" / "traces"
+GOLDEN = Path(__file__).parent.parent / "golden"
+FILES = GOLDEN / "traces"
+OLDER = sorted((GOLDEN / "older").glob("*.jsonl"))
 
 
 def path_of(trace: str) -> Path:
@@ -35,6 +37,15 @@ async def test_golden_trace_replays_identically(trace: str) -> None:
     assert report.identical, report.difference
     assert report.entries == len(entries)
     assert report.contexts == sum(entry.kind == "model_call_started" for entry in entries)
+
+
+@pytest.mark.spec("H-8")
+@pytest.mark.parametrize("path", OLDER, ids=lambda path: path.stem)
+async def test_a_log_of_an_older_version_is_read_and_replayed_to_the_byte(path: Path) -> None:
+    entries = read_trace(path)
+    check_trace(path, entries)
+    report = await replay_entries(entries, SESSION)
+    assert report.identical, report.difference
 
 
 @pytest.mark.spec("H-11")

@@ -127,7 +127,9 @@ async def go_on(agent: Agent, voice: Voice, text: str, *answers: Said) -> None:
     voice.will_say(*answers)
     result = await agent.run(text, session=SESSION)
     assert result.status == "completed", result.last_error
-    assert result.final_message is not None and result.final_message.text == answers[-1].text
+    assert (
+        result.final_assistant_message is not None and result.final_assistant_message.text == answers[-1].text
+    )
 
 
 def check_body(voice: Voice, body: Any) -> None:

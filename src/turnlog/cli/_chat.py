@@ -76,7 +76,7 @@ def _exit_code(result: RunResult | None) -> int:
             return FAILED
         case "aborted":
             return INTERRUPTED
-        case "awaiting_human":
+        case "awaiting_human" | "paused":
             return WAITS
 
 

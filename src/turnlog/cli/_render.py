@@ -48,6 +48,7 @@ from turnlog.contract import (
     TextDelta,
     TextPart,
     ThinkingDelta,
+    ToolDeferredEntry,
     ToolProgressEvent,
     ToolResultEvent,
     ToolResultPart,
@@ -214,6 +215,9 @@ def _body(entry: Entry) -> str:  # one line for each kind: long because the voca
             p = entry.payload
             again = f" · attempt {p.attempt}" if p.attempt > 1 else ""
             return f"[cyan]{safe(p.tool_name)}[/] [dim]key {p.idempotency_key[:8]}{again}[/]"
+        case ToolDeferredEntry():
+            p = entry.payload
+            return f"[cyan]{safe(p.tool_name)}[/] answered later ({p.tool_call_id}) [dim]{short(p.reason)}[/]"
         case ToolResultsEntry():
             return " · ".join(
                 f"[cyan]{safe(o.tool_name)}[/] {o.status} [dim]{short(result_text(part), 80)}[/]"

@@ -137,6 +137,8 @@ from .entries import ModelOutput as ModelOutput
 from .entries import ModelOutputEntry as ModelOutputEntry
 from .entries import Purge as Purge
 from .entries import PurgeEntry as PurgeEntry
+from .entries import RecordedLimits as RecordedLimits
+from .entries import RecordedPolicy as RecordedPolicy
 from .entries import Redaction as Redaction
 from .entries import RedactionEntry as RedactionEntry
 from .entries import RunEnded as RunEnded
@@ -149,6 +151,8 @@ from .entries import SessionHeader as SessionHeader
 from .entries import SessionHeaderEntry as SessionHeaderEntry
 from .entries import SystemPrompt as SystemPrompt
 from .entries import SystemPromptEntry as SystemPromptEntry
+from .entries import ToolDeferred as ToolDeferred
+from .entries import ToolDeferredEntry as ToolDeferredEntry
 from .entries import ToolOutcome as ToolOutcome
 from .entries import ToolResults as ToolResults
 from .entries import ToolResultsEntry as ToolResultsEntry

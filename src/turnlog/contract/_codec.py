@@ -21,6 +21,7 @@ from ._event_wire import WRITERS, read_event, wire_type
 from .errors import AgentError
 from .events import FlatEvent
 from .messages import MessageView
+from .run import RunResult
 
 T = TypeVar("T")
 _UNKNOWN_FIELD = "Object contains unknown field "
@@ -30,6 +31,8 @@ _BAD_TAG = re.compile(r"Invalid value '(.*)' - at `\$(?:.*\.)?kind`$", re.DOTALL
 def _as_json(value: object) -> object:
     if isinstance(value, MessageView):
         return list(value)
+    if callable(dump := getattr(value, "model_dump", None)):  # a pydantic model: a run's structured output
+        return dump(mode="json")
     raise TypeError(f"Encoding objects of type {type(value).__name__} is unsupported")
 
 
@@ -115,6 +118,10 @@ def _refuse(error: msgspec.ValidationError) -> NoReturn:
     raise AgentError("InvalidMessage", f"this does not fit the schema: {error}", cause=error) from error
 
 
+_OLDER_NAMES: dict[type[Any], dict[str, str]] = {RunResult: {"finalMessage": "finalAssistantMessage"}}
+"""Struct → what a field was called on the wire, and what it is called now."""
+
+
 class _Unknown(NamedTuple):
     """What a newer writer added at one place, and further down from it by wire name or index."""
 
@@ -156,10 +163,12 @@ def _part(plain: Any, info: inspect.Type) -> tuple[Any, _Unknown | None]:
 
 def _part_fields(plain: JsonObject, struct: inspect.StructType) -> tuple[Any, _Unknown | None]:
     known = {field.encode_name: field.type for field in struct.fields}
+    older = _OLDER_NAMES.get(struct.cls, {})
     kept: JsonObject = {}
     fields: JsonObject = {}
     below: dict[str | int, _Unknown] = {}
     for key, item in plain.items():
+        key = older.get(key, key)
         if key in known:
             kept[key], found = _part(item, known[key])
             if found:

@@ -5,11 +5,13 @@ Named as past facts; closed set, frozen by golden files.
 
 from __future__ import annotations
 
-from typing import ClassVar, Generic, Literal, TypeAlias, get_args
+from typing import TYPE_CHECKING, ClassVar, Generic, Literal, TypeAlias, get_args
+
+from msgspec.structs import force_setattr
 
 from ._base import JsonObject, P, Value, payload_type
 from .errors import ErrorInfo
-from .messages import Message
+from .messages import Message, TextPart
 from .run import LoopLimits, ModelInvocationDescriptor, RetryPolicy, ToolPolicy
 from .sections import Grain, LevelOfDetailSections
 from .tools import TokenUsage, ToolChoice, ToolSpec, ToolStatus
@@ -45,6 +47,26 @@ class SessionHeaderEntry(_Entry[SessionHeader], frozen=True, tag="session_header
     kind: ClassVar[Literal["session_header"]] = "session_header"
 
 
+class RecordedPolicy(ToolPolicy, frozen=True, kw_only=True):
+    """A ``ToolPolicy`` in a log. Older logs leave ``max_parallel`` out for 1, which was the default."""
+
+    max_parallel: int = 1
+
+
+class RecordedLimits(LoopLimits, frozen=True, kw_only=True):
+    """``LoopLimits`` in a log. The runs of older logs counted no repeated failures."""
+
+    max_repeated_failures: int | None = None
+    warn_repeated_failures: int = 0
+
+
+if TYPE_CHECKING:  # a run's own may be given: they are recorded as such
+    _Limits: TypeAlias = LoopLimits
+    _Policy: TypeAlias = ToolPolicy
+else:
+    _Limits, _Policy = RecordedLimits, RecordedPolicy
+
+
 class RunStarted(Value, frozen=True, kw_only=True):
     """What the loop's decisions depend on, so that replay decides the same.
 
@@ -52,8 +74,8 @@ class RunStarted(Value, frozen=True, kw_only=True):
     ``todo``, in this order.
     """
 
-    limits: LoopLimits
-    tool_policy: ToolPolicy
+    limits: _Limits
+    tool_policy: _Policy
     retry: RetryPolicy
     agent_name: str | None = None
     allowed_tools: list[str] | None = None
@@ -63,6 +85,17 @@ class RunStarted(Value, frozen=True, kw_only=True):
     model_params: JsonObject | None = None
     output_schema: JsonObject | None = None
     widgets: list[str] | None = None
+    role: str | None = None
+    trace_id: str | None = None
+    invocation_state: JsonObject | None = None
+    system_prompt_content: list[TextPart] | None = None
+
+    def __post_init__(self) -> None:
+        for name, recorded in (("limits", RecordedLimits), ("tool_policy", RecordedPolicy)):
+            given = getattr(self, name)
+            if not isinstance(given, recorded):
+                fields = {field: getattr(given, field) for field in recorded.__struct_fields__}
+                force_setattr(self, name, recorded(**fields))
 
 
 class RunStartedEntry(_Entry[RunStarted], frozen=True, tag="run_started"):
@@ -165,11 +198,31 @@ class ToolStartedEntry(_Entry[ToolStarted], frozen=True, tag="tool_started"):
     kind: ClassVar[Literal["tool_started"]] = "tool_started"
 
 
+class ToolDeferred(Value, frozen=True, kw_only=True):
+    """The tool ran and its answer comes later, from outside: the call stays open until a result is appended.
+
+    ``question`` is what the one who answers is asked, ``answer_schema`` the form of the answer, ``by`` who is
+    to give it.
+    """
+
+    tool_call_id: str
+    tool_name: str
+    reason: str
+    question: str | None = None
+    answer_schema: JsonObject | None = None
+    by: str | None = None
+
+
+class ToolDeferredEntry(_Entry[ToolDeferred], frozen=True, tag="tool_deferred"):
+    kind: ClassVar[Literal["tool_deferred"]] = "tool_deferred"
+
+
 class ToolOutcome(Value, frozen=True, kw_only=True):
     """Beside a result in the message: how it went, and its lower grains.
 
     ``authored`` says that the tool's author gave a grain; ``artifact`` names the blob that holds the whole
-    output where the message shows a part of it.
+    output where the message shows a part of it. ``traceback`` is for people and never reaches a model;
+    ``usage`` is what the tool itself spent on models.
     """
 
     tool_call_id: str
@@ -180,6 +233,8 @@ class ToolOutcome(Value, frozen=True, kw_only=True):
     sections: LevelOfDetailSections | None = None
     authored: bool | None = None
     artifact: str | None = None
+    traceback: str | None = None
+    usage: TokenUsage | None = None
 
 
 class ToolResults(Value, frozen=True, kw_only=True):
@@ -382,6 +437,7 @@ EntryPayload: TypeAlias = (
     | ModelOutput
     | ToolsChange
     | ToolStarted
+    | ToolDeferred
     | ToolResults
     | ApprovalRequested
     | ApprovalDecided
@@ -408,6 +464,7 @@ Entry: TypeAlias = (
     | ModelOutputEntry
     | ToolsChangeEntry
     | ToolStartedEntry
+    | ToolDeferredEntry
     | ToolResultsEntry
     | ApprovalRequestedEntry
     | ApprovalDecidedEntry

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any, Literal, NamedTuple, TypeAlias, cast
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple, TypeAlias, cast
 
 import msgspec
 
 from ._secrets import scrub
+
+if TYPE_CHECKING:
+    from .run import RunResult
 
 Category: TypeAlias = Literal["model", "tool", "runtime", "session", "context", "loop", "value", "config"]
 
@@ -110,8 +113,8 @@ class ErrorInfo(
 class AgentError(Exception):
     """What went wrong, to which thing, and what to do next.
 
-    ``cause`` is for debugging: it never reaches a model, a log entry or an end user. Guarded secrets are
-    cut out of message and meta.
+    ``cause`` is for debugging: it never reaches a model, a log entry or an end user. ``result`` is there when
+    a run ended this way. Guarded secrets are cut out of message and meta.
     """
 
     def __init__(
@@ -122,6 +125,7 @@ class AgentError(Exception):
         retryable: bool | None = None,
         cause: BaseException | None = None,
         meta: Mapping[str, Any] | None = None,
+        result: RunResult | None = None,
     ) -> None:
         info = CODES.get(code)
         if info is None:
@@ -133,6 +137,7 @@ class AgentError(Exception):
         self.category: Category = info.category
         self.retryable = info.retryable if retryable is None else retryable
         self.cause = cause
+        self.result = result
         self.meta: dict[str, Any] = {key: _scrubbed(value) for key, value in (meta or {}).items()}
         if cause is not None:
             self.__cause__ = cause
@@ -144,7 +149,7 @@ class AgentError(Exception):
         return f"AgentError({self.code!r}, {self.message!r}, retryable={self.retryable})"
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return (_rebuild, (self.code, self.message, self.retryable, self.meta))
+        return (_rebuild, (self.code, self.message, self.retryable, self.meta, self.result))
 
     @property
     def retry_after(self) -> float | None:
@@ -179,5 +184,7 @@ def _scrubbed(value: Any) -> Any:
             return value
 
 
-def _rebuild(code: str, message: str, retryable: bool, meta: dict[str, Any]) -> AgentError:
-    return AgentError(code, message, retryable=retryable, meta=meta)
+def _rebuild(
+    code: str, message: str, retryable: bool, meta: dict[str, Any], result: RunResult | None
+) -> AgentError:
+    return AgentError(code, message, retryable=retryable, meta=meta, result=result)

@@ -2,12 +2,23 @@
 
 from __future__ import annotations
 
-from typing import Any, Literal, TypeAlias, get_args
+from typing import TYPE_CHECKING, Any, Generic, Literal, TypeAlias, cast, get_args
+
+from msgspec import field
 
 from ._base import JsonObject, Value
 from .errors import AgentError, ErrorInfo
-from .messages import Message
+from .messages import Message, TextPart
 from .tools import TokenUsage, ToolChoice
+
+if TYPE_CHECKING:
+    from typing_extensions import TypeVar
+
+    T = TypeVar("T", default=Any)
+else:
+    from typing import TypeVar
+
+    T = TypeVar("T")
 
 OutcomeUnknownPolicy: TypeAlias = Literal["model", "human"]
 
@@ -15,12 +26,13 @@ OutcomeUnknownPolicy: TypeAlias = Literal["model", "human"]
 class ToolPolicy(Value, frozen=True, kw_only=True):
     """Which tools a run may use and how. Absent fields mean no restriction.
 
+    ``max_parallel`` bounds the calls that run at once; only those of tools that are ``concurrent`` ever do.
     ``outcome_unknown`` says who is told of a call that started before a crash and left no result.
     """
 
     enabled: bool = True
     allow_list: list[str] | None = None
-    max_parallel: int = 1
+    max_parallel: int = 8
     max_calls_per_run: int | None = None
     require_approval_by_default: bool = False
     outcome_unknown: OutcomeUnknownPolicy = "model"
@@ -31,7 +43,9 @@ class LoopLimits(Value, frozen=True, kw_only=True):
 
     ``max_iterations`` counts model calls, ``max_tool_rounds`` answers whose calls are run; there is always
     room for the answer to the last of these. ``max_cost`` is in US dollars; a run whose cost is not known
-    ends before its second call.
+    ends before its second call. When one call fails again and again in the same way, the model is told so
+    after ``warn_repeated_failures`` of them (0: never), and the run ends as ``RunStalled`` after
+    ``max_repeated_failures`` (None: never).
     """
 
     max_iterations: int = 100
@@ -39,6 +53,8 @@ class LoopLimits(Value, frozen=True, kw_only=True):
     max_run_duration_ms: int | None = None
     max_tokens: int | None = None
     max_cost: float | None = None
+    max_repeated_failures: int | None = 5
+    warn_repeated_failures: int = 3
 
 
 class RetryPolicy(Value, frozen=True, kw_only=True):
@@ -75,21 +91,60 @@ class RunInput(Value, frozen=True, kw_only=True):
     output_schema: JsonObject | None = None
     title: str | None = None
     session_metadata: JsonObject | None = None
+    trace_id: str | None = None
+    role: str | None = None
+    parent_session_id: str | None = None
+    parent_tool_call_id: str | None = None
+    invocation_state: JsonObject | None = None
+    system_prompt_content: list[TextPart] | None = None
 
 
-class RunResult(Value, frozen=True, kw_only=True):
+class RunResult(Value, Generic[T], frozen=True, kw_only=True):
+    """What came of a run. ``output_value`` is the structured output where one was asked for; read it as
+    ``output``, which is never the absence of one."""
+
     session_id: str
     run_id: str
-    status: Literal["completed", "failed", "aborted", "awaiting_human"]
-    final_message: Message | None = None
+    status: Literal["completed", "failed", "aborted", "awaiting_human", "paused"]
+    final_assistant_message: Message | None = None
     last_error: ErrorInfo | None = None
     usage: TokenUsage | None = None
-    output: Any = None
+    finish_reason: str | None = None
+    output_value: T | None = field(default=None, name="output")
 
     @property
     def text(self) -> str:
-        """The final answer's text; empty when there is none."""
-        return self.final_message.text if self.final_message else ""
+        """The final answer's text. Raises ``AgentError`` when the run did not complete."""
+        self.check()
+        return self.final_assistant_message.text if self.final_assistant_message else ""
+
+    @property
+    def output(self) -> T:
+        """The structured output. Raises ``AgentError`` when the run did not complete."""
+        self.check()
+        return cast("T", self.output_value)
+
+    def check(self) -> None:
+        """Raises the run's own error, or one that says what to do, unless the run completed."""
+        if self.status == "completed":
+            return
+        code, message, retryable, meta = "IllegalTransition", _NO_ANSWER[self.status], None, None
+        if self.last_error is not None:
+            known = AgentError.from_info(self.last_error)
+            code, retryable, meta = known.code, known.retryable, known.meta
+            message = f"{known.message} (this ended the run)"
+        elif self.status == "aborted":
+            code = "RunAborted"
+        where = f"run {self.run_id} in session {self.session_id}"
+        raise AgentError(code, f"{where}: {message}", retryable=retryable, meta=meta, result=self)
+
+
+_NO_ANSWER = {
+    "failed": "it failed and left no error; read its log",
+    "aborted": "it was aborted and has no answer; start another run",
+    "awaiting_human": "it has no answer yet: a person must decide or answer a call first, then resume it",
+    "paused": "it was paused and has no answer yet: resume it",
+}
 
 
 class ModelInvocationDescriptor(Value, frozen=True, kw_only=True):
@@ -117,6 +172,7 @@ RunStatus: TypeAlias = Literal[
     "model_running",
     "tool_running",
     "awaiting_human",
+    "paused",
     "completed",
     "failed",
     "aborted",
@@ -142,6 +198,14 @@ TRANSITIONS: dict[tuple[RunStatus, RunStatus], str] = {
     ("tool_running", "completed"): "a tool gave the final output",
     ("tool_running", "failed"): "an error ends the run",
     ("tool_running", "aborted"): "the run is aborted",
+    ("preparing", "paused"): "the run is paused",
+    ("model_running", "paused"): "the run is paused",
+    ("tool_running", "paused"): "the run is paused",
+    ("awaiting_human", "paused"): "the run is paused",
+    ("paused", "preparing"): "a paused run is resumed",
+    ("paused", "awaiting_human"): "a paused run that waits for a decision is resumed",
+    ("paused", "failed"): "an error ends the run",
+    ("paused", "aborted"): "the run is aborted",
     ("awaiting_human", "tool_running"): "decided, with calls left to run",
     ("awaiting_human", "model_running"): "denied, with no call left",
     ("awaiting_human", "failed"): "an error ends the run",

@@ -41,6 +41,7 @@ from ..contract import (
     ThinkingPart,
     ToolCall,
     ToolCallPart,
+    ToolDeferred,
     ToolOutcome,
     ToolResultPart,
     ToolResultPayload,
@@ -85,7 +86,14 @@ def blank_payload(payload: EntryPayload) -> EntryPayload:
             return _replace(payload, title=None, metadata=None)
         case RunStarted():
             prompt = None if payload.system_prompt_override is None else PLACEHOLDER
-            return _replace(payload, system_prompt_override=prompt, model_params=None, output_schema=None)
+            return _replace(
+                payload,
+                system_prompt_override=prompt,
+                model_params=None,
+                output_schema=None,
+                invocation_state=None,
+                system_prompt_content=None,
+            )
         case RunEnded():
             return _replace(payload, error=_blank_error(payload.error))
         case ModelInput():
@@ -101,6 +109,9 @@ def blank_payload(payload: EntryPayload) -> EntryPayload:
             return _replace(payload, tools=[_blank_tool(tool) for tool in payload.tools])
         case ToolStarted():
             return _replace(payload, arguments=None if payload.arguments is None else {})
+        case ToolDeferred():
+            question = None if payload.question is None else PLACEHOLDER
+            return _replace(payload, reason=PLACEHOLDER, question=question, answer_schema=None)
         case ToolResults():
             outcomes = [_blank_outcome(outcome) for outcome in payload.outcomes]
             error = None if payload.execute_error is None else PLACEHOLDER
@@ -138,7 +149,7 @@ def _blank_sections(sections: LevelOfDetailSections | None) -> None:
 
 
 def _blank_outcome(outcome: ToolOutcome) -> ToolOutcome:
-    return _replace(outcome, sections=None, artifact=None)
+    return _replace(outcome, sections=None, artifact=None, traceback=None)
 
 
 def _blank_tool(tool: ToolSpec) -> ToolSpec:

@@ -375,6 +375,7 @@ STEPS: dict[str, Callable[[Ledger, Any], None] | None] = {
     "model_output": _on_output,
     "tools_change": None,
     "tool_started": _on_tool_started,
+    "tool_deferred": None,
     "tool_results": _on_results,
     "approval_requested": _on_approval_requested,
     "approval_decided": _on_approval_decided,

@@ -289,7 +289,9 @@ class Runner:
             session_id=self.session.session_id,
             run_id=self.record.run_id,
             status=status,
-            final_message=output.payload.message if output is not None and status == "completed" else None,
+            final_assistant_message=output.payload.message
+            if output is not None and status == "completed"
+            else None,
             last_error=error,
             usage=self.state.usage,
         )

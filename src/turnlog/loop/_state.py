@@ -314,6 +314,7 @@ STEPS: dict[str, Callable[[RunState, Any], None] | None] = {
     "model_output": RunState._answered,
     "tools_change": RunState._set_tools,
     "tool_started": RunState._tool_started,
+    "tool_deferred": None,
     "tool_results": RunState._take_results,
     "approval_requested": RunState._ask,
     "approval_decided": RunState._decide,
