@@ -10,12 +10,13 @@ import pytest
 from hypothesis import given
 
 from turnlog.approvals import (
-    accept_decision,
     approval_digest,
-    arguments_to_run,
     check_decision,
-    decisions,
+    definition_hash,
     denial_text,
+    expired,
+    is_approved,
+    make_decision,
     make_request,
     pending_approvals,
 )
@@ -30,6 +31,7 @@ from turnlog.contract import (
     ToolCallRequest,
     ToolOutcome,
     ToolResults,
+    ToolSpec,
     decode,
     encode,
     seal,
@@ -190,14 +192,68 @@ def test_calls_without_arguments_are_not_asked_about() -> None:
         make_request("s1", ToolCallRequest(tool_name="t", tool_call_id="c", raw_arguments="{"))
 
 
+SPEC = ToolSpec(name="delete", description="Delete a folder.", parameter_schema={"type": "object"})
+
+
+@pytest.mark.spec("A-3", "A-5")
+def test_an_approval_is_bound_to_the_definition_of_the_tool() -> None:
+    shown = definition_hash(SPEC)
+    request = make_request("s1", call(), definition=shown)
+    assert request.digest != make_request("s1", call()).digest
+    approved = make_decision(request, "approve", by="eve", session_id="s1")
+    assert is_approved(request, approved, session_id="s1", definition=shown)
+    for changed in (
+        {"description": "Delete a folder, and its parents."},
+        {"parameter_schema": {"type": "object", "properties": {"all": {"default": True}}}},
+        {"name": "remove"},
+    ):
+        now = definition_hash(msgspec.structs.replace(SPEC, **changed))
+        assert not is_approved(request, approved, session_id="s1", definition=now), "it is asked again"
+    assert definition_hash(msgspec.structs.replace(SPEC, strict=True)) == shown, "how it is sent is no matter"
+    forged = msgspec.structs.replace(request, definition=None)
+    assert refusal(approved, forged, session_id="s1")[0] == "ApprovalInvalid"
+    without = make_request("s1", call())
+    given = make_decision(without, "approve", by="eve")
+    assert is_approved(without, given, session_id="s1", definition=shown), "older logs have none"
+
+
 @pytest.mark.spec("A-3")
-def test_what_a_decision_lets_run() -> None:
-    changed = decision("modify", arguments={"path": "/tmp/x"})
-    assert arguments_to_run(REQUEST, decision()) == ARGUMENTS
-    assert arguments_to_run(REQUEST, changed) == {"path": "/tmp/x"}
-    assert REQUEST.arguments == ARGUMENTS, "the original ones stay beside them"
+def test_what_was_not_let_through_is_not_approved() -> None:
     for action in ("deny", "abort", "expire"):
-        assert arguments_to_run(REQUEST, decision(action)) is None
+        assert not is_approved(REQUEST, decision(action), session_id="s1")
+    assert is_approved(REQUEST, decision("modify", arguments={"path": "/tmp/x"}), session_id="s1")
+
+
+@pytest.mark.spec("A-1")
+def test_a_decision_is_made_after_every_check() -> None:
+    def check(arguments: dict[str, Any]) -> list[str]:
+        return [] if "path" in arguments else ["path: is required but missing"]
+
+    made = make_decision(
+        REQUEST, "modify", by="eve", arguments={"path": "/tmp"}, note="safer", now=BEFORE, check=check
+    )
+    assert made == decision("modify", arguments={"path": "/tmp"}, note="safer")
+    for action, options, code, words in (
+        ("aprove", {}, "ApprovalInvalid", "'aprove' is no decision; use one of approve, deny, modify, abort"),
+        ("expire", {}, "ApprovalInvalid", "'expire' is no decision"),
+        ("modify", {"arguments": {"x": 1}, "check": check}, "ApprovalInvalid", "path: is required"),
+        ("modify", {}, "ApprovalInvalid", "needs the arguments"),
+        ("approve", {"now": LATER}, "ApprovalExpired", "it had to be made before"),
+        ("approve", {"session_id": "s2"}, "ApprovalInvalid", "digest"),
+        ("approve", {"by": " "}, "ApprovalInvalid", "who decided"),
+    ):
+        given: dict[str, Any] = {"by": "eve", **options}
+        with pytest.raises(AgentError) as caught:
+            make_decision(REQUEST, action, **given)  # pyright: ignore
+        assert (caught.value.code, words in caught.value.message) == (code, True), caught.value.message
+
+
+def test_a_request_expires_at_its_time() -> None:
+    assert expired(REQUEST, BEFORE) is None
+    over = expired(REQUEST, NOON)
+    assert over == decision("expire", decided_by="turnlog")
+    check_decision(REQUEST, over, now=NOON, session_id="s1")
+    assert expired(make_request("s1", call()), "9999-01-01T00:00:00Z") is None
 
 
 def test_words_for_the_model() -> None:
@@ -259,42 +315,3 @@ def test_pending_questions_of_a_log() -> None:
     assert len(pending_approvals(log.entries)) == 2, "another run's end is no concern of theirs"
     log.add(RunEnded(status="aborted"))
     assert pending_approvals(log.entries) == []
-
-
-@pytest.mark.spec("A-3")
-def test_a_decision_counts_once_and_only_while_its_question_is_open() -> None:
-    log = Log()
-    with pytest.raises(AgentError, match="never put to anyone"):
-        accept_decision(log.entries, decision())
-    log.add(REQUEST)
-    assert accept_decision(log.entries, decision(), now=BEFORE) == REQUEST
-    with pytest.raises(AgentError) as late:
-        accept_decision(log.entries, decision(), now=LATER)
-    assert late.value.code == "ApprovalExpired"
-    log.add(decision("deny", decided_by="ann"))
-    with pytest.raises(AgentError, match=r"decided already: deny, by ann at 2026-01-31T11:00:01\.000Z"):
-        accept_decision(log.entries, decision(), now=BEFORE)
-    other = make_request("s1", call("c2"))
-    log.add(other)
-    log.result("c2")
-    with pytest.raises(AgentError, match="has a result already"):
-        accept_decision(log.entries, decision(request=other))
-    third = make_request("s1", call("c3"))
-    log.add(third)
-    log.add(RunEnded(status="failed"))
-    with pytest.raises(AgentError, match="a run that has ended"):
-        accept_decision(log.entries, decision(request=third))
-
-
-def test_decisions_of_a_log_say_who_and_when() -> None:
-    log = Log()
-    log.add(REQUEST)
-    log.add(decision("modify", arguments={"path": "/tmp"}, note="safer"))
-    (found,) = decisions(log.entries)
-    assert (found.decided_by, found.decided_at, found.requested_at) == (
-        "eve",
-        "2026-01-31T11:00:01.000Z",
-        "2026-01-31T11:00:00.000Z",
-    )
-    assert (found.requested.arguments, found.arguments) == (ARGUMENTS, {"path": "/tmp"})
-    assert (found.entry_id, found.session_id, found.run_id, found.decided.note) == ("e2", "s1", "r1", "safer")

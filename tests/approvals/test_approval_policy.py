@@ -9,9 +9,7 @@ from typing import Any
 import pytest
 
 from turnlog.approvals import (
-    AlwaysAsk,
-    AutoApprove,
-    DenyAll,
+    Approvals,
     Rule,
     RulePolicy,
     ToolInfo,
@@ -33,13 +31,6 @@ class Info:
 
 def call(name: str = "shell", **arguments: Any) -> ToolCallRequest:
     return ToolCallRequest(tool_name=name, tool_call_id="c", raw_arguments="", arguments=arguments)
-
-
-def test_the_plain_policies() -> None:
-    info = Info("shell")
-    assert AutoApprove().evaluate(call(), info).action == "approve"
-    assert AlwaysAsk().evaluate(call(), info).action == "ask"
-    assert DenyAll("closed").evaluate(call(), info) == Verdict("deny", "closed")
 
 
 def test_the_first_rule_that_fits_decides() -> None:
@@ -98,10 +89,10 @@ STRICT = ToolPolicy(require_approval_by_default=True)
 PLAIN = ToolPolicy()
 POLICIES: dict[str, Any] = {
     "none": None,
-    "approve": AutoApprove(),
-    "ask": AlwaysAsk(),
-    "deny": DenyAll(),
-    "override": AutoApprove(even_required=True),
+    "approve": RulePolicy([], default="approve"),
+    "ask": RulePolicy([], default="ask"),
+    "deny": RulePolicy([], default="deny"),
+    "override": RulePolicy([Rule(action="approve", final=True)]),
     "final rule": RulePolicy([Rule(action="approve", tools="shell", final=True)]),
 }
 
@@ -162,3 +153,29 @@ def test_words_of_a_policys_denial() -> None:
         "The approval policy does not allow this call of 'shell': no rm. It was not run."
     )
     assert "'shell'. It was not run" in policy_denial_text("shell", None)
+
+
+def test_who_decides_is_one_value() -> None:
+    policy = RulePolicy([], default="approve")
+    found = Approvals(policy=policy, handler=lambda request: "approve", ttl=90)
+    assert found.expires_at("2026-01-31T12:00:00.000Z") == "2026-01-31T12:01:30.000Z"
+    assert Approvals().expires_at("2026-01-31T12:00:00.000Z") is None
+
+
+@pytest.mark.parametrize(
+    ("given", "words"),
+    [
+        ({"ttl": "1d"}, "ttl is '1d'; pass a number of seconds"),
+        ({"ttl": float("nan")}, "ttl is nan"),
+        ({"ttl": float("inf")}, "ttl is inf"),
+        ({"ttl": 1e300}, "ttl is 1e+300"),
+        ({"ttl": 0}, "ttl is 0"),
+        ({"ttl": True}, "ttl is True"),
+        ({"policy": "ask"}, "policy is 'ask'; pass a policy"),
+        ({"handler": "yes"}, "handler is 'yes'; pass a function"),
+    ],
+)
+def test_approvals_that_cannot_work_are_refused(given: dict[str, Any], words: str) -> None:
+    with pytest.raises(AgentError) as caught:
+        Approvals(**given)
+    assert (caught.value.code, words in caught.value.message) == ("ConfigInvalid", True)

@@ -1,25 +1,25 @@
-"""A call in; approve, ask or deny out. Decisions are bound to what was asked and read back from the log."""
+"""A call in; approve, ask or deny out. Requests and decisions are made here and bound to each other."""
 
 from turnlog.contract import PendingApproval
 
 from ._decisions import (
     Decision,
-    accept_decision,
     approval_digest,
-    arguments_to_run,
     check_decision,
-    decisions,
+    definition_hash,
     denial_text,
+    expired,
+    is_approved,
+    make_decision,
     make_request,
     pending_approvals,
     policy_denial_text,
 )
 from ._policy import (
     Action,
-    AlwaysAsk,
+    ApprovalHandler,
     ApprovalPolicy,
-    AutoApprove,
-    DenyAll,
+    Approvals,
     Predicate,
     Rule,
     RulePolicy,
@@ -30,24 +30,24 @@ from ._policy import (
 
 __all__ = [
     "Action",
-    "AlwaysAsk",
+    "ApprovalHandler",
     "ApprovalPolicy",
-    "AutoApprove",
+    "Approvals",
     "Decision",
-    "DenyAll",
     "PendingApproval",
     "Predicate",
     "Rule",
     "RulePolicy",
     "ToolInfo",
     "Verdict",
-    "accept_decision",
     "approval_digest",
-    "arguments_to_run",
     "check_decision",
-    "decisions",
+    "definition_hash",
     "denial_text",
+    "expired",
+    "is_approved",
     "judge",
+    "make_decision",
     "make_request",
     "pending_approvals",
     "policy_denial_text",

@@ -1,10 +1,10 @@
-"""Requests and decisions: bound to each other by a digest, checked, and read back from the log."""
+"""Requests and decisions: made here and nowhere else, bound to each other by a digest, and checked."""
 
 from __future__ import annotations
 
 import datetime
-from collections.abc import Iterable
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable
+from typing import Literal, TypeAlias, cast, get_args
 
 import msgspec
 
@@ -20,19 +20,38 @@ from turnlog.contract import (
     RunEndedEntry,
     ToolCallRequest,
     ToolResultsEntry,
+    ToolSpec,
     digest,
     find_unjson,
 )
 
-ACTIONS = ("approve", "deny", "modify", "abort", "expire")
+Decision: TypeAlias = Literal["approve", "deny", "modify", "abort"]
+"""What a human may decide on a call: let it run, not run, run with other arguments, or end the run."""
+
+_DECISIONS: tuple[str, ...] = get_args(Decision)
+_ACTIONS = (*_DECISIONS, "expire")
 _DIGEST_FORM = "turnlog-approval-1"
+_DIGEST_FORM_WITH_DEFINITION = "turnlog-approval-2"
+
+
+def definition_hash(spec: ToolSpec) -> str:
+    """What a tool is to the one who approves a call of it: name, description and schema."""
+    told = [spec.name, spec.description, spec.parameter_schema]
+    return digest(msgspec.json.encode(told, order="sorted"))
 
 
 def approval_digest(
-    session_id: str, call_id: str, tool_name: str, arguments: JsonObject, sandbox: str | None = None
+    session_id: str,
+    call_id: str,
+    tool_name: str,
+    arguments: JsonObject,
+    sandbox: str | None = None,
+    definition: str | None = None,
 ) -> str:
     """What a decision is bound to: exactly this call of this tool with these arguments, run here."""
     bound = [_DIGEST_FORM, session_id, call_id, tool_name, arguments, sandbox]
+    if definition is not None:  # requests of older logs have none, and keep their digest
+        bound = [_DIGEST_FORM_WITH_DEFINITION, *bound[1:], definition]
     return digest(msgspec.json.encode(bound, order="sorted"))
 
 
@@ -43,8 +62,10 @@ def make_request(
     reason: str | None = None,
     expires_at: str | None = None,
     sandbox: str | None = None,
+    definition: str | None = None,
 ) -> ApprovalRequested:
-    """The request for a call whose arguments were checked. ``expires_at`` is ISO-8601 text."""
+    """The request for a call whose arguments were checked. ``expires_at`` is ISO-8601 text, ``definition``
+    the :func:`definition_hash` of the tool. Raises ``ApprovalInvalid``."""
     if call.arguments is None:
         raise AgentError(
             "ApprovalInvalid",
@@ -52,15 +73,82 @@ def make_request(
         )
     if expires_at is not None:
         _moment(expires_at, "expires_at")
+    call_id, name, arguments = call.tool_call_id, call.tool_name, call.arguments
     return ApprovalRequested(
-        tool_call_id=call.tool_call_id,
-        tool_name=call.tool_name,
-        arguments=call.arguments,
-        digest=approval_digest(session_id, call.tool_call_id, call.tool_name, call.arguments, sandbox),
+        tool_call_id=call_id,
+        tool_name=name,
+        arguments=arguments,
+        digest=approval_digest(session_id, call_id, name, arguments, sandbox, definition),
         reason=reason,
         expires_at=expires_at,
         sandbox=sandbox,
+        definition=definition,
     )
+
+
+def make_decision(
+    requested: ApprovalRequested,
+    action: Decision,
+    *,
+    by: str,
+    arguments: JsonObject | None = None,
+    note: str | None = None,
+    now: str | None = None,
+    session_id: str | None = None,
+    check: Callable[[JsonObject], list[str]] | None = None,
+) -> ApprovalDecided:
+    """A human's decision on a request that waits, after every check.
+
+    ``check`` tells what is wrong with arguments that are to run instead. ``now`` and ``session_id`` are as in
+    :func:`check_decision`. Raises ``ApprovalInvalid`` and ``ApprovalExpired``; the request then still waits.
+    """
+    if cast("str", action) not in _DECISIONS:
+        raise AgentError("ApprovalInvalid", f"{action!r} is no decision; use one of {', '.join(_DECISIONS)}")
+    decided = ApprovalDecided(
+        tool_call_id=requested.tool_call_id,
+        digest=requested.digest,
+        action=action,
+        decided_by=by,
+        arguments=arguments,
+        note=note,
+    )
+    check_decision(requested, decided, now=now, session_id=session_id)
+    problems = check(arguments) if check is not None and arguments is not None else None
+    if problems:
+        raise AgentError(
+            "ApprovalInvalid",
+            f"these arguments do not fit {requested.tool_name!r}: {'; '.join(problems)}. The call still "
+            "waits: decide again with arguments that fit",
+        )
+    return decided
+
+
+def expired(requested: ApprovalRequested, now: str) -> ApprovalDecided | None:
+    """The decision on a request whose time is over; None while it may still be decided."""
+    limit = requested.expires_at
+    if limit is None or _moment(now, "now") < _moment(limit, "expires_at"):
+        return None
+    return ApprovalDecided(
+        tool_call_id=requested.tool_call_id, digest=requested.digest, action="expire", decided_by="turnlog"
+    )
+
+
+def is_approved(
+    requested: ApprovalRequested,
+    decided: ApprovalDecided,
+    *,
+    session_id: str,
+    definition: str | None = None,
+) -> bool:
+    """Whether a recorded decision lets the call run now, with ``definition`` being that of its tool now.
+
+    False when it was not let through, and when the tool has become another since it was shown: then it has
+    to be asked again. Raises ``ApprovalInvalid`` when request and decision do not belong together.
+    """
+    check_decision(requested, decided, session_id=session_id)
+    if requested.definition is not None and requested.definition != definition:
+        return False
+    return decided.action in ("approve", "modify")
 
 
 def check_decision(
@@ -79,7 +167,12 @@ def check_decision(
     problem = _mismatch(requested, decided) or _malformed(decided)
     if problem is None and session_id is not None:
         whole = approval_digest(
-            session_id, requested.tool_call_id, requested.tool_name, requested.arguments, requested.sandbox
+            session_id,
+            requested.tool_call_id,
+            requested.tool_name,
+            requested.arguments,
+            requested.sandbox,
+            requested.definition,
         )
         if whole != requested.digest:
             problem = "the request's digest is not that of the call it shows; ask again"
@@ -97,8 +190,8 @@ def _mismatch(requested: ApprovalRequested, decided: ApprovalDecided) -> str | N
 
 
 def _malformed(decided: ApprovalDecided) -> str | None:
-    if decided.action not in ACTIONS:
-        return f"the action {decided.action!r} does not exist; it is one of {', '.join(ACTIONS)}"
+    if decided.action not in _ACTIONS:
+        return f"the action {decided.action!r} does not exist; it is one of {', '.join(_ACTIONS)}"
     if not decided.decided_by.strip():
         return "it does not say who decided; give decided_by"
     if decided.action == "modify":
@@ -137,17 +230,6 @@ def _moment(text: str, field: str) -> datetime.datetime:
     return found if found.tzinfo is not None else found.replace(tzinfo=datetime.UTC)
 
 
-def arguments_to_run(requested: ApprovalRequested, decided: ApprovalDecided) -> JsonObject | None:
-    """What a checked decision lets run: the arguments shown, those put in their place, or nothing."""
-    match decided.action:
-        case "approve":
-            return requested.arguments
-        case "modify":
-            return decided.arguments
-        case "deny" | "abort" | "expire":
-            return None
-
-
 def denial_text(requested: ApprovalRequested, decided: ApprovalDecided) -> str:
     """What the model is told of a call that was not let through."""
     note = f" They said: “{decided.note}”." if decided.note else ""
@@ -174,74 +256,20 @@ def policy_denial_text(tool_name: str, reason: str | None) -> str:
     return f"The approval policy does not allow this call of {tool_name!r}{why}. It was not run."
 
 
-@dataclass(frozen=True, kw_only=True)
-class Decision:
-    """A decision with its question: who, when, what was asked and what ran instead."""
-
-    entry_id: str
-    session_id: str
-    run_id: str | None
-    requested: ApprovalRequested
-    requested_at: str
-    decided: ApprovalDecided
-    decided_at: str
-
-    @property
-    def decided_by(self) -> str:
-        return self.decided.decided_by
-
-    @property
-    def arguments(self) -> JsonObject | None:
-        """What was let through; None when nothing was."""
-        return arguments_to_run(self.requested, self.decided)
-
-
-class _Ledger:
-    """Both views come of one walk over the log."""
-
-    def __init__(self, entries: Iterable[Entry]) -> None:
-        self.open: dict[str, ApprovalRequestedEntry] = {}
-        self.asked: dict[str, ApprovalRequestedEntry] = {}
-        self.closed: set[str] = set()
-        self.decisions: list[Decision] = []
-        for entry in entries:
-            self._step(entry)
-
-    def _step(self, entry: Entry) -> None:
-        # Only five of the kinds say anything about approvals.
-        if isinstance(entry, ApprovalRequestedEntry):
-            call_id = entry.payload.tool_call_id
-            self.open.pop(call_id, None)  # asked again: the newer question stands at the end
-            self.open[call_id] = self.asked[call_id] = entry
-        elif isinstance(entry, ApprovalDecidedEntry):
-            self.open.pop(entry.payload.tool_call_id, None)
-            question = self.asked.get(entry.payload.tool_call_id)
-            if question is not None:
-                self.decisions.append(_decision(question, entry))
-        elif isinstance(entry, ToolResultsEntry):
-            for outcome in entry.payload.outcomes:
-                self.open.pop(outcome.tool_call_id, None)
-                self.closed.add(outcome.tool_call_id)
-        elif isinstance(entry, RunEndedEntry):
-            ended = [call for call, asked in self.open.items() if asked.run_id == entry.run_id]
-            for call_id in ended:
-                del self.open[call_id]
-
-
-def _decision(question: ApprovalRequestedEntry, entry: ApprovalDecidedEntry) -> Decision:
-    return Decision(
-        entry_id=entry.id,
-        session_id=entry.session_id,
-        run_id=entry.run_id,
-        requested=question.payload,
-        requested_at=question.timestamp,
-        decided=entry.payload,
-        decided_at=entry.timestamp,
-    )
-
-
 def pending_approvals(entries: Iterable[Entry]) -> list[PendingApproval]:
     """The questions of a log that nobody has decided, oldest first."""
+    waiting: dict[str, ApprovalRequestedEntry] = {}
+    for entry in entries:
+        if isinstance(entry, ApprovalRequestedEntry):
+            waiting.pop(entry.payload.tool_call_id, None)  # asked again: the newer question stands at the end
+            waiting[entry.payload.tool_call_id] = entry
+        elif isinstance(entry, ApprovalDecidedEntry):
+            waiting.pop(entry.payload.tool_call_id, None)
+        elif isinstance(entry, ToolResultsEntry):
+            for outcome in entry.payload.outcomes:
+                waiting.pop(outcome.tool_call_id, None)
+        elif isinstance(entry, RunEndedEntry):
+            waiting = {key: asked for key, asked in waiting.items() if asked.run_id != entry.run_id}
     return [
         PendingApproval(
             entry_id=entry.id,
@@ -250,36 +278,5 @@ def pending_approvals(entries: Iterable[Entry]) -> list[PendingApproval]:
             requested_at=entry.timestamp,
             requested=entry.payload,
         )
-        for entry in _Ledger(entries).open.values()
+        for entry in waiting.values()
     ]
-
-
-def decisions(entries: Iterable[Entry]) -> list[Decision]:
-    """Every decision of a log, in order."""
-    return _Ledger(entries).decisions
-
-
-def accept_decision(
-    entries: Iterable[Entry], decided: ApprovalDecided, *, now: str | None = None
-) -> ApprovalRequested:
-    """The open question that ``decided`` answers, after every check: it exists, waits, is not decided yet.
-
-    Raises ``ApprovalInvalid`` and ``ApprovalExpired``.
-    """
-    ledger = _Ledger(entries)
-    call_id = decided.tool_call_id
-    waiting = ledger.open.get(call_id)
-    if waiting is not None:
-        check_decision(waiting.payload, decided, now=now)
-        return waiting.payload
-    earlier = [each for each in ledger.decisions if each.decided.tool_call_id == call_id]
-    if earlier:
-        last = earlier[-1]
-        problem = f"was decided already: {last.decided.action}, by {last.decided_by} at {last.decided_at}"
-    elif call_id in ledger.asked:
-        problem = "has a result already" if call_id in ledger.closed else "belongs to a run that has ended"
-    else:
-        problem = "was never put to anyone"
-    raise AgentError(
-        "ApprovalInvalid", f"call {call_id!r} {problem}; a decision counts once, while it is open"
-    )

@@ -2,12 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from datetime import UTC, datetime, timedelta
 from fnmatch import fnmatchcase
 from typing import Any, Literal, Protocol, TypeAlias, cast
 
-from turnlog.contract import AgentError, ToolCallRequest, ToolPolicy, scrub
+from turnlog.contract import (
+    AgentError,
+    ApprovalDecided,
+    ApprovalRequested,
+    ToolCallRequest,
+    ToolPolicy,
+    scrub,
+)
+
+from ._decisions import Decision
 
 Action: TypeAlias = Literal["approve", "deny", "ask"]
 _ACTIONS: tuple[Action, ...] = ("approve", "ask", "deny")  # from the least to the most strict
@@ -42,32 +52,6 @@ class ApprovalPolicy(Protocol):
     """Decides on one call. Sees the arguments as they would run. Whatever it raises is taken as ``ask``."""
 
     def evaluate(self, call: ToolCallRequest, tool_info: ToolInfo) -> Verdict: ...
-
-
-class AutoApprove:
-    """Approves. Tools that require approval are still asked for, unless ``even_required``."""
-
-    def __init__(self, *, even_required: bool = False) -> None:
-        self._verdict = Verdict("approve", final=even_required)
-
-    def evaluate(self, call: ToolCallRequest, tool_info: ToolInfo) -> Verdict:
-        return self._verdict
-
-
-class AlwaysAsk:
-    def __init__(self, reason: str = "every call is put to a human") -> None:
-        self._verdict = Verdict("ask", reason)
-
-    def evaluate(self, call: ToolCallRequest, tool_info: ToolInfo) -> Verdict:
-        return self._verdict
-
-
-class DenyAll:
-    def __init__(self, reason: str = "tools may not be used here") -> None:
-        self._verdict = Verdict("deny", reason)
-
-    def evaluate(self, call: ToolCallRequest, tool_info: ToolInfo) -> Verdict:
-        return self._verdict
 
 
 Predicate: TypeAlias = Callable[[ToolCallRequest, ToolInfo], bool]
@@ -155,3 +139,46 @@ def _check_action(action: str, owner: str) -> None:
             "ConfigInvalid",
             f"{owner} of an approval policy says {action!r}; it can say {', '.join(_ACTIONS)}",
         )
+
+
+ApprovalHandler: TypeAlias = Callable[
+    [ApprovalRequested],
+    "ApprovalDecided | Decision | Awaitable[ApprovalDecided | Decision | None] | None",
+]
+"""Asked where a call waits and somebody is there to answer: a decision, or None to let the run go."""
+
+_LONGEST = 100 * 365 * 86_400.0
+
+
+@dataclass(frozen=True, kw_only=True)
+class Approvals:
+    """Who decides on calls: ``policy`` first, ``handler`` where that asks. Without a handler the call waits
+    in the log.
+
+    A request is void ``ttl`` seconds after it was made, and the call counts as not allowed; None: never.
+    """
+
+    policy: ApprovalPolicy | None = None
+    handler: ApprovalHandler | None = None
+    ttl: float | None = None
+
+    def __post_init__(self) -> None:
+        policy, handler, ttl = (cast("object", each) for each in (self.policy, self.handler, self.ttl))
+        if policy is not None and not callable(getattr(policy, "evaluate", None)):
+            raise _wrong("policy", policy, "a policy, as RulePolicy([…])")
+        if handler is not None and not callable(handler):
+            raise _wrong("handler", handler, "a function that takes the request")
+        is_number = isinstance(ttl, int | float) and not isinstance(ttl, bool)
+        if ttl is not None and not (is_number and 0 < cast("float", ttl) <= _LONGEST):
+            raise _wrong("ttl", ttl, "a number of seconds, more than 0, or None")
+
+    def expires_at(self, now: str) -> str | None:
+        """When a request made at ``now`` is void, in the form a clock gives."""
+        if self.ttl is None:
+            return None
+        then = datetime.fromisoformat(now) + timedelta(seconds=self.ttl)
+        return then.astimezone(UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
+
+
+def _wrong(name: str, given: object, words: str) -> AgentError:
+    return AgentError("ConfigInvalid", f"Approvals: {name} is {given!r}; pass {words}")

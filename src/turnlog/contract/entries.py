@@ -250,7 +250,8 @@ class ToolResultsEntry(_Entry[ToolResults], frozen=True, tag="tool_results"):
 
 
 class ApprovalRequested(Value, frozen=True, kw_only=True):
-    """``digest`` binds the decision to session, call, tool, arguments and sandbox level."""
+    """``digest`` binds the decision to session, call, tool, arguments, sandbox level and, where it is there,
+    the hash of the tool's ``definition``."""
 
     tool_call_id: str
     tool_name: str
@@ -259,6 +260,7 @@ class ApprovalRequested(Value, frozen=True, kw_only=True):
     reason: str | None = None
     expires_at: str | None = None
     sandbox: str | None = None
+    definition: str | None = None
 
 
 class ApprovalRequestedEntry(_Entry[ApprovalRequested], frozen=True, tag="approval_requested"):
