@@ -28,11 +28,10 @@ from turnlog.history import (
     fork,
     import_jsonl,
     open_store,
-    render_html,
-    render_markdown,
     verify,
 )
 from turnlog.system import SystemClock, SystemIds
+from turnlog.transcript import render_html, render_markdown
 
 URLS = ["memory:", "jsonl:{}/logs", "sqlite:{}/log.db"]
 CLOCK, IDS = SystemClock(), SystemIds()
@@ -148,7 +147,7 @@ async def test_the_markdown_reads_as_a_conversation() -> None:
     store = MemoryStore()
     await _filled(store)
     page = render_markdown(await store.load("s1"))
-    assert page.startswith("# A <talk>\n")
+    assert page.startswith("# A \\<talk>\n")
     order = [
         "## User",
         "## System",

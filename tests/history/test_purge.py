@@ -36,13 +36,12 @@ from turnlog.history import (
     fork,
     open_store,
     purge,
-    render_html,
-    render_markdown,
     verify,
     visible_entries,
 )
 from turnlog.history._blank import blank_payload
 from turnlog.system import SystemClock, SystemIds
+from turnlog.transcript import render_html, render_markdown
 
 CANARY = "canary-7f3a-purge"
 CLOCK, IDS = SystemClock(), SystemIds()

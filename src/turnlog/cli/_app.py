@@ -18,7 +18,7 @@ from turnlog.contract import AgentError, Store, encode, guard
 from turnlog.history import default_store_url, open_store
 
 from ._streams import drop_output, prepare_streams
-from ._text import plain
+from ._text import plain, plain_json
 
 T = TypeVar("T")
 
@@ -128,7 +128,10 @@ def with_store(url: str | None, work: Callable[[Store], Awaitable[T]], *, doing:
 
 def write_json(value: object) -> None:
     """One line of JSON: UTF-8 whatever the terminal speaks."""
-    sys.stdout.buffer.write(encode(value) + b"\n")
+    line = encode(value)
+    if sys.stdout.isatty():
+        line = plain_json(line.decode()).encode()
+    sys.stdout.buffer.write(line + b"\n")
     sys.stdout.buffer.flush()
 
 

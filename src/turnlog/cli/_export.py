@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -17,10 +18,11 @@ from turnlog.contract import (
     ToolResultPart,
     ToolResultsEntry,
 )
-from turnlog.history import export_jsonl, import_jsonl, render_html, render_markdown, verify, visible_entries
+from turnlog.history import export_jsonl, import_jsonl, verify, visible_entries
+from turnlog.transcript import render_html, render_markdown
 
 from ._app import FAILED, err, json_option, out, session_argument, store_option, with_store, write_json
-from ._text import safe
+from ._text import plain_json, safe
 
 
 @click.command("export")
@@ -41,14 +43,31 @@ def export_command(session: str, form: str, output: str | None, store_url: str |
 
     data = with_store(store_url, work)
     if output is None:
-        sys.stdout.buffer.write(data)
-        sys.stdout.buffer.flush()
+        _write_out(data)
         return
     try:
-        Path(output).write_bytes(data)
+        _write_private(Path(output), data)
     except OSError as error:
         raise AgentError("ConfigInvalid", f"cannot write {output}: {error.strerror}") from error
     err.print(f"wrote {safe(output)} ({len(data)} bytes)")
+
+
+def _write_out(data: bytes) -> None:
+    """To a pipe as it is; to a terminal so that nothing in it moves the cursor: JSON escapes what others
+    show as pictures, so that a copy from the screen still means the same."""
+    if sys.stdout.isatty():
+        data = plain_json(data.decode()).encode()
+    sys.stdout.buffer.write(data)
+    sys.stdout.buffer.flush()
+
+
+def _write_private(path: Path, data: bytes) -> None:
+    """For the owner's eyes alone, as the store is."""
+    fresh = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | getattr(os, "O_BINARY", 0), 0o600)
+    with open(fresh, "wb") as file:
+        if os.name != "nt" and path.is_file():
+            os.fchmod(fresh, 0o600)
+        file.write(data)
 
 
 async def _read_images(store: Store, entries: Sequence[Entry]) -> dict[str, bytes]:

@@ -21,6 +21,11 @@ def plain(text: str) -> str:
     return text.translate(_PICTURES)
 
 
+def plain_json(text: str) -> str:
+    """JSON that says the same and moves no cursor: what ``plain`` shows as pictures is escaped."""
+    return "".join(f"\\u{ord(char):04x}" if ord(char) in _PICTURES else char for char in text)
+
+
 def safe(text: str) -> str:
     """``text`` as markup that says exactly ``text``."""
     return escape(plain(text))

@@ -10,14 +10,13 @@ from typing import TYPE_CHECKING
 from .._lazy import lazy
 
 if TYPE_CHECKING:
+    from ._blank import PLACEHOLDER as PLACEHOLDER
     from ._blobs import attach_images as attach_images
     from ._export import export_jsonl as export_jsonl
     from ._export import import_jsonl as import_jsonl
     from ._follow import follow as follow
     from ._fork import fork as fork
-    from ._html import render_html as render_html
     from ._ledger import check_input as check_input
-    from ._markdown import render_markdown as render_markdown
     from ._memory import MemoryStore as MemoryStore
     from ._purge import purge as purge
     from ._purge import purge_scope as purge_scope
@@ -38,14 +37,13 @@ else:
     __getattr__, __dir__ = lazy(
         __name__,
         {
+            "._blank": "PLACEHOLDER",
             "._blobs": "attach_images",
             "._export": "export_jsonl import_jsonl",
             "._follow": "follow",
             "._fork": "fork",
-            "._html": "render_html",
             ".jsonl": "JsonlStore",
             "._ledger": "check_input",
-            "._markdown": "render_markdown",
             "._memory": "MemoryStore",
             ".postgres": "PostgresStore",
             "._purge": "purge purge_scope",

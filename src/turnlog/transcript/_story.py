@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
+from datetime import datetime
 
-from ..contract import (
+import msgspec
+
+from turnlog.contract import (
     ApprovalDecided,
     ApprovalDecidedEntry,
     ApprovalRequested,
@@ -16,6 +19,7 @@ from ..contract import (
     ErrorInfo,
     FoldEntry,
     ModelCallFailedEntry,
+    ModelCallStartedEntry,
     ModelChangeEntry,
     ModelInputEntry,
     ModelOutputEntry,
@@ -24,14 +28,16 @@ from ..contract import (
     Redaction,
     RedactionEntry,
     RunEndedEntry,
+    RunStartedEntry,
+    SessionHeaderEntry,
     TokenUsage,
-    ToolCallPart,
     ToolOutcome,
     ToolResultPayload,
     ToolResultsEntry,
 )
-from ._ledger import Ledger
-from ._views import visible_entries
+from turnlog.history import AgentState, visible_entries
+
+from ._prose import neutral
 
 _SPEAKERS = {"user": "User", "steering": "User, during the run", "correction": "Correction", "host": "Host"}
 _DECIDED = {"approve": "approved", "deny": "denied", "abort": "answered with an end of the run"}
@@ -49,18 +55,21 @@ class Story:
 
     def __init__(self, entries: Sequence[Entry]) -> None:
         self.entries = visible_entries(entries)
-        self.ledger = Ledger()
+        self.usage = AgentState.from_entries(self.entries).token_usage
         self.results: dict[str, tuple[ToolResultPayload, ToolOutcome]] = {}
         self.requests: dict[str, ApprovalRequested] = {}
         self.decisions: dict[str, ApprovalDecided] = {}
+        self._title: str | None = None
         self._names: dict[str, str] = {}
         self._told: ErrorInfo | None = None
+        self._started: dict[str, str] = {}
         for entry in self.entries:
-            self.ledger.apply(entry)
             self._note_calls(entry)
 
     def _note_calls(self, entry: Entry) -> None:
-        if isinstance(entry, ModelOutputEntry):
+        if isinstance(entry, SessionHeaderEntry):
+            self._title = entry.payload.title or self._title
+        elif isinstance(entry, ModelOutputEntry):
             for part in entry.payload.message.tool_calls:
                 self._names[part.payload.tool_call_id] = part.payload.tool_name
         elif isinstance(entry, ToolResultsEntry):
@@ -75,11 +84,28 @@ class Story:
     @property
     def title(self) -> str:
         """The title that was given, else the user's first words."""
-        if self.ledger.title:
-            return one_line(self.ledger.title)
+        if self._title:
+            return one_line(self._title)
         inputs = (entry.payload.message for entry in self.entries if isinstance(entry, ModelInputEntry))
         first = one_line(next((message.text for message in inputs if message.role == "user"), ""))
         return (first if len(first) <= _TITLE else first[: _TITLE - 1] + "…") or "Conversation"
+
+    def took(self, entry: Entry) -> str | None:
+        """How long it was until this entry: a model's answer since its call, the end of a run since its
+        start. Ask for every entry, in order."""
+        key = entry.run_id or ""
+        match entry:
+            case RunStartedEntry():
+                self._started[f"run {key}"] = entry.timestamp
+            case ModelCallStartedEntry():
+                self._started[f"call {key}"] = entry.timestamp
+            case ModelOutputEntry() | ModelCallFailedEntry():
+                return _between(self._started.pop(f"call {key}", None), entry.timestamp)
+            case RunEndedEntry():
+                return _between(self._started.pop(f"run {key}", None), entry.timestamp)
+            case _:
+                pass
+        return None
 
     def waits(self, call_id: str) -> bool:
         """Whether a call is asked about and not decided."""
@@ -140,19 +166,48 @@ def ending(entry: ModelOutputEntry) -> str | None:
     return _CUT.get(entry.payload.finish_reason)
 
 
+def usage_of(entry: ModelOutputEntry) -> TokenUsage | None:
+    """What an answer used, where the log says so and it can be read."""
+    found = (entry.payload.message.meta or {}).get("usage")
+    try:
+        return None if found is None else msgspec.convert(found, TokenUsage)
+    except msgspec.ValidationError:
+        return None
+
+
+def _between(start: str | None, end: str) -> str | None:
+    try:
+        taken = datetime.fromisoformat(end) - datetime.fromisoformat(start or "")
+    except ValueError:
+        return None
+    return duration(taken.total_seconds()) if taken.total_seconds() >= 0 else None
+
+
+def duration(seconds: float) -> str:
+    if seconds < 1:
+        return f"{seconds * 1000:.0f} ms"
+    if seconds < 60:
+        return f"{seconds:.1f} s"
+    minutes, rest = divmod(round(seconds), 60)
+    hours, minutes = divmod(minutes, 60)
+    return f"{hours} h {minutes} min" if hours else f"{minutes} min {rest} s"
+
+
+def clock_time(timestamp: str) -> str:
+    """The time of day of an entry, UTC."""
+    return timestamp[11:19]
+
+
+def day_and_time(timestamp: str) -> str:
+    return timestamp[:16].replace("T", " ")
+
+
 def describe_usage(usage: TokenUsage) -> str:
     words = f"{usage.input_tokens:,} tokens in"
     if usage.cached_input_tokens:
         words += f" ({usage.cached_input_tokens:,} cached)"
     words += f", {usage.output_tokens:,} out"
     return words + (f", ${usage.cost:.4f}" if usage.cost is not None else "")
-
-
-def call_text(part: ToolCallPart) -> str:
-    call = part.payload
-    if call.arguments is None:
-        return call.raw_args_text
-    return pretty(call.arguments)
 
 
 def pretty(value: object) -> str:
@@ -164,7 +219,7 @@ def compact(value: object) -> str:
 
 
 def one_line(text: str) -> str:
-    return " ".join(text.split())
+    return " ".join(neutral(text).split())
 
 
 def _error(error: ErrorInfo) -> str:
