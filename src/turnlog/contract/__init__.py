@@ -162,6 +162,7 @@ from .entries import ToolStarted as ToolStarted
 from .entries import ToolStartedEntry as ToolStartedEntry
 from .entries import WidgetEvent as WidgetEvent
 from .entries import WidgetEventEntry as WidgetEventEntry
+from .entries import results_of as results_of
 from .errors import CODES as CODES
 from .errors import AgentError as AgentError
 from .errors import Category as Category

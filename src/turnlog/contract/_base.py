@@ -18,6 +18,10 @@ JsonObject: TypeAlias = dict[str, Any]
 P = TypeVar("P")
 """The payload of an envelope."""
 
+FILLED_IN: Any = None
+"""Default of a field that may be absent on the wire and never is in a value: its struct fills it in, and it
+is always written."""
+
 SCHEMA_VERSION = 1
 """Version of everything in this room: the closed sets of kinds and the fields of each."""
 

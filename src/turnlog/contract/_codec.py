@@ -18,9 +18,11 @@ from msgspec import inspect
 
 from ._base import SCHEMA_VERSION, JsonObject, find_unjson
 from ._event_wire import WRITERS, read_event, wire_type
+from .deltas import DELTA_KINDS
+from .entries import ENTRY_KINDS
 from .errors import AgentError
-from .events import FlatEvent
-from .messages import MessageView
+from .events import EVENT_KINDS, FlatEvent
+from .messages import PART_KINDS, MessageView
 from .run import RunResult
 
 T = TypeVar("T")
@@ -106,8 +108,16 @@ def _decoder(type: Any) -> Callable[[Any], Any]:
     return msgspec.json.Decoder(type).decode
 
 
+_KINDS = frozenset({*PART_KINDS, *DELTA_KINDS, *ENTRY_KINDS, *EVENT_KINDS})
+
+
 def _refuse(error: msgspec.ValidationError) -> NoReturn:
     found = _BAD_TAG.match(str(error))
+    if found and found.group(1) in _KINDS:
+        place = str(error).rpartition("- at ")[2]
+        raise AgentError(
+            "InvalidMessage", f"a {found.group(1)!r} cannot stand here ({place})", cause=error
+        ) from error
     if found:
         raise AgentError(
             "UnknownKind",

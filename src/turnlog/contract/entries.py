@@ -14,7 +14,7 @@ from .errors import ErrorInfo
 from .messages import Message, TextPart
 from .run import LoopLimits, ModelInvocationDescriptor, RetryPolicy, ToolPolicy
 from .sections import Grain, LevelOfDetailSections
-from .tools import TokenUsage, ToolChoice, ToolSpec, ToolStatus
+from .tools import TokenUsage, ToolCallResult, ToolChoice, ToolSpec, ToolStatus
 
 
 class _Entry(Value, Generic[P], frozen=True, kw_only=True, tag_field="kind"):
@@ -489,3 +489,17 @@ ENTRY_TYPES: dict[str, type[Entry]] = {entry.kind: entry for entry in get_args(E
 ENTRY_KINDS: tuple[str, ...] = tuple(ENTRY_TYPES)
 
 PAYLOAD_KINDS: dict[type[EntryPayload], str] = {payload_type(entry): entry.kind for entry in get_args(Entry)}
+
+
+def results_of(payload: ToolResults) -> list[ToolCallResult]:
+    """The typed views of recorded results: the content of each as its first section."""
+    return [
+        ToolCallResult(
+            tool_name=outcome.tool_name,
+            tool_call_id=outcome.tool_call_id,
+            status=outcome.status,
+            result=[("", part.payload.text), *(outcome.sections.live if outcome.sections else [])],
+            elapsed=None if outcome.elapsed_ms is None else outcome.elapsed_ms / 1000,
+        )
+        for part, outcome in zip(payload.message.tool_results, payload.outcomes, strict=True)
+    ]

@@ -7,14 +7,12 @@ The objects are flat: ``case TextDelta(text=text)``. On the wire what is special
 
 from __future__ import annotations
 
-from typing import Any, ClassVar, Generic, Literal, TypeAlias, TypeVar, get_args
-
-import msgspec
+from typing import ClassVar, Generic, Literal, TypeAlias, TypeVar, get_args
 
 from . import deltas
 from ._base import JsonObject, Value
 from .errors import ErrorInfo
-from .messages import Message, TextPart
+from .messages import Message
 from .run import ModelInvocationDescriptor, RunResult, RunStatus
 from .tools import ToolStatus
 
@@ -152,7 +150,7 @@ class ToolFinished(Event, frozen=True, kw_only=True):
     @property
     def text(self) -> str:
         """What the model reads of the result: its text, or its JSON."""
-        return "".join(_text_of(part.payload.content) for part in self.message.tool_results)
+        return "".join(part.payload.text for part in self.message.tool_results)
 
 
 class ApprovalRequested(Event, frozen=True, kw_only=True):
@@ -248,14 +246,3 @@ DELTA_EVENTS: dict[str, type[TextDelta | ThinkingDelta | ToolCallDelta | ModelDe
     "error": ModelDelta,
 }
 """Kind of delta → the event that tells of it."""
-
-
-def _text_of(content: object) -> str:
-    match content:
-        case str():
-            return content
-        case dict():
-            return msgspec.json.encode(content).decode()
-        case _:
-            parts: Any = content
-            return "".join(part.payload.text for part in parts if isinstance(part, TextPart))

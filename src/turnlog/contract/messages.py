@@ -7,7 +7,10 @@ from dataclasses import KW_ONLY, dataclass
 from itertools import islice
 from typing import ClassVar, Generic, Literal, TypeAlias, cast, get_args, overload
 
-from ._base import JsonObject, P, Value, check_meta, find_unjson
+import msgspec
+from msgspec.structs import force_setattr
+
+from ._base import FILLED_IN, JsonObject, P, Value, check_meta, find_unjson
 from .errors import AgentError
 from .sections import OWN_SECTIONS, Section, to_plain_text
 
@@ -23,17 +26,25 @@ class Thinking(Value, frozen=True, kw_only=True):
 
 
 class ToolCall(Value, frozen=True, kw_only=True):
-    """``raw_args_text`` is what the model wrote, always; ``arguments`` is None when that does not parse."""
+    """``raw_args_text`` is what the model wrote, or the JSON of ``arguments`` where that is not known;
+    ``arguments`` is None when it does not parse."""
 
     tool_call_id: str
     tool_name: str
     arguments: JsonObject | None
-    raw_args_text: str
+    raw_args_text: str = FILLED_IN
     provider_data: JsonObject | None = None
 
     def __post_init__(self) -> None:
         if found := find_unjson(self.arguments):
             raise AgentError("InvalidMessage", f"arguments of {self.tool_name!r}: {found}")
+        if self.raw_args_text is FILLED_IN:
+            if self.arguments is None:
+                raise AgentError(
+                    "InvalidMessage",
+                    f"a call of {self.tool_name!r} has neither arguments nor their raw text",
+                )
+            force_setattr(self, "raw_args_text", msgspec.json.encode(self.arguments).decode())
 
 
 class Image(Value, frozen=True, kw_only=True):
@@ -91,6 +102,17 @@ class ToolResultPayload(Value, frozen=True, kw_only=True):
     def __post_init__(self) -> None:
         if isinstance(self.content, dict) and (found := find_unjson(self.content)):
             raise AgentError("InvalidMessage", f"result of call {self.tool_call_id!r}: {found}")
+
+    @property
+    def text(self) -> str:
+        """The content as text: its own, that of its text parts joined, or its JSON."""
+        match self.content:
+            case str():
+                return self.content
+            case dict():
+                return msgspec.json.encode(self.content).decode()
+            case _:
+                return "".join(part.payload.text for part in self.content if isinstance(part, TextPart))
 
 
 class ToolResultPart(_Part[ToolResultPayload], frozen=True, tag="tool_result"):

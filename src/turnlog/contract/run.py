@@ -71,10 +71,13 @@ class RetryPolicy(Value, frozen=True, kw_only=True):
 
 
 class RunInput(Value, frozen=True, kw_only=True):
-    """Everything one run needs, prepared by the agent. The loop sees this and never the configuration."""
+    """Everything one run needs, prepared by the agent. The loop sees this and never the configuration.
 
-    session_id: str
-    run_id: str
+    An id that is not given is made when the run starts.
+    """
+
+    session_id: str = ""
+    run_id: str = ""
     input_messages: list[Message] = []
     system_prompt_override: str | None = None
     allowed_tools: list[str] | None = None

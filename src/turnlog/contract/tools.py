@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from typing import Any, Literal, TypeAlias
 
-from ._base import JsonObject, Value
+from msgspec.structs import force_setattr
+
+from ._base import FILLED_IN, JsonObject, Value
 from .messages import ToolCall
 
 ToolStatus: TypeAlias = Literal["success", "failed", "skipped", "denied", "unknown"]
@@ -14,9 +16,13 @@ class ToolSpec(Value, frozen=True, kw_only=True):
     """What a model is told of a tool. Never carries anything needed to run it."""
 
     name: str
-    description: str
+    description: str = FILLED_IN
     parameter_schema: JsonObject
     strict: bool | None = None
+
+    def __post_init__(self) -> None:
+        if self.description is FILLED_IN:
+            force_setattr(self, "description", "")
 
 
 class SpecificTool(Value, frozen=True, kw_only=True):
