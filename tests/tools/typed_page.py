@@ -8,7 +8,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import assert_type
 
-from turnlog.tools import Tool, ToolContext, ToolResult, tool
+from turnlog.tools import OutputType, Problems, Tool, ToolContext, ToolResult, tool
 
 
 @dataclass
@@ -59,4 +59,8 @@ async def use(bank: Bank) -> None:
     assert_type(tool(plain)("x"), ToolResult)
     several: list[Tool] = [add, balance, Counter().count]
     print(several, add.name, add.spec)
+    found = OutputType(Bank).validate("{}")
+    assert_type(found, Bank | Problems)
+    assert_type(OutputType(list[Bank]).partial("["), list[Bank] | None)
+    OutputType(Bank, check=lambda bank: bank.nmae)  # error: reportAttributeAccessIssue
     print(add.nmae)  # error: reportAttributeAccessIssue

@@ -8,7 +8,7 @@ from ._check import check_schema
 from ._context import AgentInfo, ProgressSink, ToolContext, check_deps
 from ._executor import ToolExecutor
 from ._options import NOT_RUN, Reconcile, ToolDefinition, ToolOptions
-from ._output import CheckedOutput, output_schema, validate_output
+from ._output import OutputType, Problems
 from ._ports import Executor, Registry, ToolLike, Toolset, ToolSource
 from ._registry import ToolRegistry, as_tool
 from ._render import ImageContent
@@ -16,12 +16,13 @@ from ._tool import Tool, tool
 
 __all__ = [
     "AgentInfo",
-    "CheckedOutput",
     "Content",
     "Deferral",
     "Executor",
     "ImageContent",
     "NOT_RUN",
+    "OutputType",
+    "Problems",
     "ProgressSink",
     "Reconcile",
     "Registry",
@@ -41,7 +42,5 @@ __all__ = [
     "as_tool",
     "check_deps",
     "check_schema",
-    "output_schema",
     "tool",
-    "validate_output",
 ]

@@ -1,34 +1,37 @@
-"""Structured output: the schema a model is given, and its answer checked against the type."""
+"""Structured output: the schema a model is given, its answer checked against the type, and what has come of
+it while it is still being written."""
 
 from __future__ import annotations
 
 import re
+from collections.abc import Callable
+from dataclasses import dataclass
 from functools import lru_cache
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, Generic, TypeVar, overload
 
 from turnlog.contract import JsonObject, JsonValue, parse_arguments
 
+from ._answer import ToolError
 from ._schema import normalise, resolve_ref
 from ._text import clean
 
 if TYPE_CHECKING:
     from ._typed import Typed
 
+T = TypeVar("T")
+
 WRAPPED = "value"
 """The field that carries an output which is no object: providers take objects alone."""
 
 _FENCE = re.compile(r"\s*```(?:json)?[ \t]*\r?\n(.*)\n\s*```\s*", re.DOTALL | re.IGNORECASE)
+_FENCE_START = re.compile(r"\s*```(?:json)?[ \t]*\r?\n", re.IGNORECASE)
 
 
-class CheckedOutput(NamedTuple):
-    """``value`` counts when ``errors`` is empty; else they say everything that is wrong with it."""
+@dataclass(frozen=True)
+class Problems:
+    """Everything that is wrong with an answer, one line each."""
 
-    value: Any
-    errors: list[str]
-
-    @property
-    def ok(self) -> bool:
-        return not self.errors
+    errors: tuple[str, ...]
 
     @property
     def correction(self) -> str:
@@ -40,54 +43,84 @@ class CheckedOutput(NamedTuple):
         )
 
 
-def output_schema(type_: Any) -> JsonObject:
-    """The JSON schema of an output type, always an object. Raises ``ConfigInvalid``."""
-    schema = _compiled(type_).schema
-    if _is_object(schema):
-        return schema
-    inner = {key: value for key, value in schema.items() if key != "$defs"}
+class OutputType(Generic[T]):
+    """A type that a model's answer must have: a pydantic model, msgspec struct, dataclass, TypedDict, union,
+    list, or a plain type.
+
+    ``check`` may look at a value that fits the type: it returns what is wrong with it in words for the model,
+    or raises ``ValueError`` or ``ToolError`` with them; None when it is good. Raises ``ConfigInvalid`` for a
+    type that has no JSON schema, naming the field.
+    """
+
+    @overload
+    def __init__(self, type_: type[T], *, check: Callable[[T], str | None] | None = None) -> None: ...
+    @overload
+    def __init__(
+        self: OutputType[Any], type_: Any, *, check: Callable[[Any], str | None] | None = None
+    ) -> None: ...
+    def __init__(self, type_: Any, *, check: Callable[[Any], str | None] | None = None) -> None:
+        self.type = type_
+        self.name: str = getattr(type_, "__name__", None) or str(type_)
+        self._check = check
+        self._typed = _compiled(type_, self.name)
+        self._is_object = _is_object(self._typed.schema)
+        self.json_schema: JsonObject = self._typed.schema if self._is_object else _wrapped(self._typed.schema)
+        """The schema of the answer, always an object: a type that is none is wrapped in one."""
+
+    def __repr__(self) -> str:
+        return f"OutputType({self.name})"
+
+    def validate(self, answer: JsonValue) -> T | Problems:
+        """An answer, as JSON text or as the arguments of a call, turned into the type; or what is wrong with
+        it. Raises nothing."""
+        value = answer
+        if isinstance(answer, str):
+            value, problem = _parse(answer)
+            if problem is not None:
+                # Text that is no JSON may itself be the value, when the type is text.
+                bare = None if self._is_object else self._checked(answer)
+                return Problems((problem,)) if bare is None or isinstance(bare, Problems) else bare
+        if not self._is_object and isinstance(value, dict) and set(value) == {WRAPPED}:  # pyright: ignore[reportUnknownArgumentType]
+            found = self._checked(value[WRAPPED])
+            if not isinstance(found, Problems):
+                return found
+            bare = self._checked(value)
+            return found if isinstance(bare, Problems) else bare
+        return self._checked(value)
+
+    def partial(self, text: str) -> T | None:
+        """What an answer that is still being written says so far, as an unchecked value of the type: a field
+        that has not come has its default, else None; the last text or number may still grow. None before
+        there is anything to show."""
+        from ._partial import build, read_partial
+
+        start = _FENCE_START.match(text)
+        found = read_partial(text[start.end() :] if start else text)
+        if not self._is_object and isinstance(found, dict):
+            found = found.get(WRAPPED)  # pyright: ignore[reportUnknownMemberType, reportUnknownVariableType]
+        return None if found is None else build(self.type, found)
+
+    def _checked(self, value: JsonValue) -> T | Problems:
+        found, errors = self._typed.check(value)
+        if not errors and self._check is not None:
+            try:
+                words = self._check(found)
+            except (ValueError, ToolError) as error:
+                words = str(error) or type(error).__name__
+            errors = [] if words is None else [words]
+        return Problems(tuple(clean(error) for error in errors)) if errors else found
+
+
+def _wrapped(schema: JsonObject) -> JsonObject:
     whole: JsonObject = {
         "type": "object",
-        "properties": {WRAPPED: inner},
+        "properties": {WRAPPED: {key: value for key, value in schema.items() if key != "$defs"}},
         "required": [WRAPPED],
         "additionalProperties": False,
     }
     if "$defs" in schema:
         whole["$defs"] = schema["$defs"]
     return normalise(whole)
-
-
-def validate_output(type_: Any, value: JsonValue) -> CheckedOutput:
-    """A model's answer, as JSON text or as JSON data, turned into the type. Raises ``ConfigInvalid`` for a
-    type that has no schema, and nothing for an answer that does not fit."""
-    typed = _compiled(type_)
-    if isinstance(value, str):
-        parsed, problem = _parse(value)
-        if problem is None:
-            value = parsed
-        elif _is_object(typed.schema):
-            return CheckedOutput(None, [problem])
-        else:
-            return _bare(typed, value, problem)
-    if not _is_object(typed.schema) and isinstance(value, dict) and set(value) == {WRAPPED}:  # pyright: ignore[reportUnknownArgumentType]
-        found = _check(typed, value[WRAPPED])
-        return found if found.ok else _either(found, _check(typed, value))
-    return _check(typed, value)
-
-
-def _bare(typed: Typed, text: str, problem: str) -> CheckedOutput:
-    """Text that is no JSON may itself be the value, when the type is text."""
-    found = _check(typed, text)
-    return found if found.ok else CheckedOutput(None, [problem])
-
-
-def _either(wrapped: CheckedOutput, bare: CheckedOutput) -> CheckedOutput:
-    return bare if bare.ok else wrapped
-
-
-def _check(typed: Typed, value: JsonValue) -> CheckedOutput:
-    found, errors = typed.check(value)
-    return CheckedOutput(found, [clean(error) for error in errors])
 
 
 def _parse(text: str) -> tuple[JsonValue, str | None]:
@@ -108,19 +141,19 @@ def _is_object(schema: JsonObject) -> bool:
     return resolve_ref(schema, schema).get("type") == "object"
 
 
-def _compiled(type_: Any) -> Typed:
+def _compiled(type_: Any, name: str) -> Typed:
     try:
-        return _cached(type_)
+        return _cached(type_, name)
     except TypeError:  # a type that cannot be a key
-        return _compile(type_)
+        return _compile(type_, name)
 
 
 @lru_cache(maxsize=64)
-def _cached(type_: Any) -> Typed:
-    return _compile(type_)
+def _cached(type_: Any, name: str) -> Typed:
+    return _compile(type_, name)
 
 
-def _compile(type_: Any) -> Typed:
+def _compile(type_: Any, name: str) -> Typed:
     from ._typed import compile_type
 
-    return compile_type(f"output type {getattr(type_, '__name__', type_)!s}", type_)
+    return compile_type(f"output type {name}", type_)

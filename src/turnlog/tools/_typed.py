@@ -3,8 +3,11 @@ that reason loaded when the first tool is used."""
 
 from __future__ import annotations
 
+import contextlib
+import dataclasses
 import inspect
-from typing import Any
+import typing
+from typing import Any, cast
 
 import msgspec
 import pydantic_core
@@ -80,16 +83,38 @@ class Typed:
         return self._adapter.validate_json(msgspec.json.encode(value), strict=True, extra=self._extra)
 
 
+_HOLDABLE = "text, numbers, lists, dicts, a dataclass, a TypedDict, or a pydantic or msgspec model"
+
+
 def _no_schema(type_: Any, error: Exception) -> str:
+    """What is wrong with a type, in words: which field of it, and what to use in its place."""
     words = str(error).split("\n\nFor further information", 1)[0]
     if not isinstance(error, PydanticUserError) or error.code != "schema-for-unknown-type":
         return f"has no JSON schema: {words}"
-    name = type_.__name__ if isinstance(type_, type) else str(type_)
+    found, where = _culprit(type_)
     return (
-        f"is of type {name}, and no JSON schema can be made of that: a model cannot send such a value. Use "
-        "text, numbers, lists, dicts, a dataclass, a TypedDict, or a pydantic or msgspec model; an object "
-        f"that a tool works with comes from ctx.deps (ctx: ToolContext[{name}])"
+        f"{where}is of type {_named(found)}, and no JSON schema can be made of that: a model cannot send "
+        f"such a value; use {_HOLDABLE}"
     )
+
+
+def _culprit(type_: Any) -> tuple[Any, str]:
+    """The innermost field whose type has no schema, and the words that lead to it."""
+    fields: dict[str, Any] = {}
+    if dataclasses.is_dataclass(type_) or typing.is_typeddict(type_):
+        with contextlib.suppress(Exception):
+            fields = typing.get_type_hints(cast("type[Any]", type_))
+    for name, hint in fields.items():
+        try:
+            TypeAdapter(hint)
+        except Exception:
+            found, where = _culprit(hint)
+            return found, f"has a field {name!r} that {where}"
+    return type_, ""
+
+
+def _named(type_: Any) -> str:
+    return type_.__name__ if isinstance(type_, type) else str(type_)
 
 
 def _config_for(type_: Any) -> ConfigDict | None:
@@ -116,10 +141,22 @@ def compile_parameters(owner: str, parameters: list[inspect.Parameter]) -> Typed
         typed = Typed(owner, capture, is_call=True, takes_rest=rest)
     except AgentError:
         for each in shown:  # one of them alone fails, and says which it is
-            Typed(f"{owner}: parameter {each.name!r}", each.annotation)
+            _check_parameter(f"{owner}: parameter {each.name!r}", each.annotation)
         raise
     typed.schema.setdefault("properties", {})
     return typed
+
+
+def _check_parameter(owner: str, annotation: Any) -> None:
+    try:
+        Typed(owner, annotation)
+    except AgentError as error:
+        raise AgentError(
+            "ConfigInvalid",
+            f"{error.message}. An object that the tool works with is no argument: take it from ctx.deps "
+            f"(ctx: ToolContext[{_named(annotation)}])",
+            cause=error,
+        ) from error
 
 
 def compile_type(owner: str, type_: Any) -> Typed:
