@@ -33,6 +33,14 @@ ENDS_IN_ERROR: dict[str, str] = {
 }
 """Id of a recorded answer that is rightly refused → why, although the index calls it an answer."""
 
+NOT_READ = frozenset(
+    {
+        "gemini.google.vercelai.google-stream-no-args-tool-call.e5d39f",
+        "gemini.google.vercelai.google-stream-tool-call-arguments.108513",
+    }
+)
+"""Arguments of calls in pieces, which the API sends only where it is asked to; we do not ask."""
+
 
 def known_protocols() -> list[str]:
     return [protocol for protocol in ADAPTERS if _find(protocol) is not None]

@@ -40,7 +40,7 @@ from turnlog.contract import (
     user_message,
 )
 from turnlog.models import ModelRequest
-from turnlog.models._fold_cache import FoldCache
+from turnlog.models._cache import FoldCache
 from turnlog.models.anthropic import AnthropicConfig, AnthropicModel
 from turnlog.models.anthropic._request import build_body
 from turnlog.testing import Loopback, LoopbackAnswer
@@ -432,7 +432,7 @@ def built(messages: list[Message], cache: FoldCache[Any]) -> bytes:
         config=config,
         params={},
     )
-    return build_body(request, cache)
+    return build_body(request, cache)[0]
 
 
 @given(st.lists(MESSAGES, max_size=14), st.lists(st.integers(0, 14), max_size=6))

@@ -24,8 +24,8 @@ from turnlog.contract import (
     tool_result_part,
     user_message,
 )
-from turnlog.models._history import NO_RESULT
 from turnlog.models.google._turns import NO_SIGNATURE
+from turnlog.models.wire import NO_RESULT
 from turnlog.testing import Loopback, LoopbackAnswer
 
 PIXEL = "iVBORw0KGgoAAAANSUhEUgAAAAEAAAABCAYAAAAfFcSJAAAADUlEQVR42mNk+M9QDwADhgGAWjR9awAAAABJRU5ErkJggg=="
@@ -313,12 +313,6 @@ async def test_tools_that_run_at_google() -> None:
     assert body["toolConfig"] == {"includeServerSideToolInvocations": True}
     assert "toolConfig" not in await ask(HELLO, config=config)
     assert "toolConfig" not in await ask(HELLO, [WEATHER], config={**config, "model_id": "gemini-2.5-pro"})
-
-
-async def test_arguments_may_be_asked_for_in_pieces() -> None:
-    body = await ask(HELLO, [WEATHER], config={"stream_arguments": True})
-    check_official(body)
-    assert body["toolConfig"] == {"functionCallingConfig": {"streamFunctionCallArguments": True}}
 
 
 # ── settings ──

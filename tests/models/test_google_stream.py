@@ -196,84 +196,11 @@ async def test_a_call_without_a_name() -> None:
     assert heard.error is not None and heard.error.error_code == "ModelProtocolError"
 
 
-# ── arguments in pieces ──
-
-
-def fragment(*pieces: dict[str, Any], more: bool = True, **call_fields: Any) -> dict[str, Any]:
-    function = {**call_fields, **({"partialArgs": list(pieces)} if pieces else {})}
-    return {"functionCall": {**function, **({"willContinue": True} if more else {})}}
-
-
-def value(path: str, more: bool = False, **given: Any) -> dict[str, Any]:
-    return {"jsonPath": path, **given, **({"willContinue": True} if more else {})}
-
-
-@pytest.mark.spec("D-6")
-async def test_arguments_that_stream_are_put_together() -> None:
-    heard = await hear(
-        sse(
-            piece(fragment(name="book")),
-            piece(fragment(value("$.city", more=True, stringValue="San "))),
-            piece(fragment(value("$.city", stringValue="Francisco"), value("$.seats", numberValue=2))),
-            piece(
-                fragment(
-                    value("$.who[0].name", stringValue="A"), value("$.who[1]['full name']", stringValue="B")
-                )
-            ),
-            piece(fragment(value("$.window", boolValue=True), value("$.price", numberValue=1.5))),
-            piece(fragment(value("$.note", nullValue="NULL_VALUE"))),
-            piece(fragment(more=False)),
-            piece(fragment(name="now", more=False)),
-            piece({"text": ""}, finish="STOP"),
-        )
-    )
-    first, second = heard.message.tool_calls
-    assert first.payload.arguments == {
-        "city": "San Francisco",
-        "seats": 2,
-        "who": [{"name": "A"}, {"full name": "B"}],
-        "window": True,
-        "price": 1.5,
-        "note": None,
-    }
-    assert '"seats":2,' in first.payload.raw_args_text
-    assert (second.payload.tool_name, second.payload.arguments) == ("now", {})
-
-
-async def test_the_same_place_twice_is_set_anew() -> None:
-    heard = await hear(
-        done(
-            fragment(value("$.a", stringValue="x"), name="f"),
-            fragment(value("$.a", stringValue="y"), more=False),
-        )
-    )
-    assert heard.message.tool_calls[0].payload.arguments == {"a": "y"}
-
-
-@pytest.mark.spec("D-5")
-@pytest.mark.parametrize("finish", ["STOP", "MAX_TOKENS", "OTHER"])
-async def test_a_call_that_never_became_whole(finish: str) -> None:
-    body = sse(piece(fragment(value("$.a", stringValue="x", more=True), name="f")), piece(finish=finish))
-    heard = await hear(body)
-    assert heard.error is not None and heard.error.error_code == "ModelProtocolError"
-    assert "inside a call of 'f'" in (heard.error.message or "")
-
-
-@pytest.mark.parametrize(
-    "broken",
-    [
-        fragment(value("$..a", stringValue="x"), name="f", more=False),
-        fragment(value("$.a[9999999]", stringValue="x"), name="f", more=False),
-    ],
-)
-async def test_places_that_make_no_sense(broken: dict[str, Any]) -> None:
-    heard = await hear(done(broken))
-    assert heard.error is not None and heard.error.error_code == "ModelProtocolError"
-
-
-async def test_a_call_inside_another() -> None:
-    heard = await hear(done(fragment(name="f"), call("g", {})))
-    assert heard.error is not None and "before that of 'f' was complete" in (heard.error.message or "")
+async def test_a_call_in_pieces_is_refused() -> None:
+    begun = {"functionCall": {"name": "book", "willContinue": True}}
+    heard = await hear(sse(piece(begun), piece({"functionCall": {}}, finish="STOP")))
+    assert heard.error is not None and not heard.error.retryable
+    assert "streamFunctionCallArguments" in (heard.error.message or "")
 
 
 # ── ends ──
@@ -495,17 +422,3 @@ async def test_types_that_are_none_leave_the_rest_readable() -> None:
     odd["candidates"].append(None)
     heard = await hear(sse(odd, piece({"text": "b"}, finish="STOP")))
     assert (heard.error, heard.finish, heard.message.text) == (None, "tool_calls", "ab")
-
-
-async def test_a_long_text_in_many_pieces_of_arguments() -> None:
-    def part(text: str, **more: Any) -> dict[str, Any]:
-        arg = {"jsonPath": "$.text", "stringValue": text, "willContinue": True}
-        return piece({"functionCall": {"partialArgs": [arg], "willContinue": True, **more}})
-
-    begun = part("0000", name="write")
-    middle = [part(f"{at:04d}") for at in range(1, 500)]
-    last = piece({"functionCall": {}}, finish="STOP")
-    heard = await hear(sse(begun, *middle, last))
-    assert heard.message.tool_calls[0].payload.arguments == {
-        "text": "".join(f"{at:04d}" for at in range(500))
-    }

@@ -19,7 +19,8 @@ from turnlog.contract import (
     tool_result_part,
     user_message,
 )
-from turnlog.models._history import (
+from turnlog.models._cache import FoldCache, Wire
+from turnlog.models.wire import (
     NO_RESULT,
     ToolNames,
     complete_calls,
@@ -34,7 +35,6 @@ from turnlog.models._history import (
     split_data_url,
     split_system,
 )
-from turnlog.models._wire_cache import WireCache
 
 
 def assistant(*calls: str, text: str = "") -> Message:
@@ -126,16 +126,19 @@ def _encode(message: Message, before: Any) -> bytes:
     return f"{shape([message])}{message.text}".encode()
 
 
+def _fold(cache: FoldCache[Wire], key: object, messages: tuple[Message, ...], encode: Any = _encode) -> Wire:
+    return cache.fold(key, messages, lambda: Wire(encode, b"seed"), b"seed")  # type: ignore[arg-type]
+
+
 @pytest.mark.spec("C-3", "C-8")
 @given(_STEPS, st.lists(st.integers(0, 14), max_size=4))
 def test_what_was_kept_is_what_would_be_encoded(steps: list[str], stops: list[int]) -> None:
     messages = tuple(_play(steps))
-    cache = WireCache()
+    cache: FoldCache[Wire] = FoldCache()
     for stop in [*sorted(stops), len(messages)]:
         part = messages[:stop]
-        fresh = WireCache().encode("k", part, _encode, b"seed")
-        kept = cache.encode("k", part, _encode, b"seed")
-        assert (kept.data, kept.digest) == (fresh.data, fresh.digest)
+        fresh, kept = _fold(FoldCache(), "k", part), _fold(cache, "k", part)
+        assert (kept.data, kept.digest()) == (fresh.data, fresh.digest())
         assert fresh.data == b",".join(_encode(one, None) for one in complete_calls(part))
     assert settled(messages) <= len(messages)
 
@@ -147,25 +150,39 @@ def test_only_new_messages_are_encoded() -> None:
         seen.append(message)
         return b"x"
 
-    cache = WireCache()
+    cache: FoldCache[Wire] = FoldCache()
     messages: tuple[Message, ...] = ()
     for _ in range(50):
         messages = (*messages, user_message("u"), assistant(text="a"))
-        cache.encode("k", messages, encode)
+        _fold(cache, "k", messages, encode)
     assert len(seen) == 100
-    cache.encode("other", messages, encode)
+    _fold(cache, "other", messages, encode)
     assert len(seen) == 200
     changed = (user_message("else"), *messages[1:])
-    assert cache.encode("k", changed, encode).digest == cache.encode("k", messages, encode).digest
+    assert _fold(cache, "k", changed, encode).digest() == _fold(cache, "k", messages, encode).digest()
     assert len(seen) == 400
+    cache.fold("k", messages, lambda: Wire(encode, b"other"), b"other")
+    assert len(seen) == 500, "another seed encodes all anew"
 
 
 def test_the_cache_is_bounded() -> None:
-    cache = WireCache(max_bytes=1000)
+    cache: FoldCache[Wire] = FoldCache(max_bytes=1000)
+    seen: list[int] = []
+
+    def fold(number: int) -> None:
+        def encode(*_: Any) -> bytes:
+            seen.append(number)
+            return b"x" * 100
+
+        _fold(cache, number, (user_message("u"),), encode)
+
     for number in range(100):
-        cache.encode(number, (user_message("u"),), lambda *_: b"x" * 100)
-    assert len(cache._kept) <= 10
-    assert cache._bytes <= 1000
+        fold(number)
+    assert cache.size <= 1000
+    seen.clear()
+    for number in (99, 98, 0):
+        fold(number)
+    assert seen == [0], "the newest are kept, the oldest are gone"
 
 
 @pytest.mark.spec("P-9")

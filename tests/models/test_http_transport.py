@@ -15,10 +15,9 @@ import pytest
 from models.recorded import collect, outcome_of
 from turnlog.contract import AgentError, Chunk, StreamDone, StreamStart, TextChunk
 from turnlog.models import ModelRequest
-from turnlog.models._http import HttpModel, find_key, find_url, is_loopback
-from turnlog.models._http._config import HttpModelConfig
-from turnlog.models._http._exchange import inflater
-from turnlog.models._http._watch import SilenceWatch
+from turnlog.models.http import HttpModel, HttpModelConfig
+from turnlog.models.http._config import find_key, find_url, is_loopback
+from turnlog.models.http._read import SilenceWatch, inflater
 from turnlog.testing import Loopback, LoopbackAnswer
 
 BODY = b"data: one\n\ndata: two\n\ndata: end\n\n"
@@ -37,7 +36,7 @@ class Plain(HttpModel):
     async def _stream(self, request: ModelRequest) -> AsyncGenerator[Chunk, None]:
         config: HttpModelConfig = request.config
         headers = {"authorization": f"Bearer {self._key(config)}"}
-        async with self._send(f"{self._url(config)}/say", b'{"a":1}', headers, config) as exchange:
+        async with self._send(request, f"{self._url(config)}/say", b'{"a":1}', headers) as exchange:
             yield StreamStart(model_id=config.model_id, request_id=exchange.request_id)
             async for events in exchange.sse(**self.limits):
                 for _, data in events:

@@ -23,8 +23,8 @@ from turnlog.contract import (
     TokenUsage,
     ToolSpec,
 )
-from turnlog.models._history import ToolNames, safe_name
 from turnlog.models.local._forced import answer_schema, as_call, forced_tools
+from turnlog.models.wire import ToolNames, safe_name
 
 ADD = ToolSpec(
     name="add",

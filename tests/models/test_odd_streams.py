@@ -13,8 +13,7 @@ from models import anthropic_wire, bedrock_wire, chat_wire, google_wire, respons
 from models.adapters_under_test import known_protocols, make_model
 from models.recorded import Outcome, collect, outcome_of
 from turnlog.contract import AgentError, Message, is_empty_answer, text_part, thinking_part
-from turnlog.models._faults import map_fault
-from turnlog.models._retry_after import in_words
+from turnlog.models._faults import in_words, map_fault
 from turnlog.testing import Loopback, LoopbackAnswer
 
 PROTOCOLS = sorted({*known_protocols()} - {"mistral-chat"})

@@ -22,8 +22,8 @@ from turnlog.contract import (
     text_part,
     thinking_part,
 )
-from turnlog.models._wire_cache import WireCache
-from turnlog.models.openai_chat._messages import Form
+from turnlog.models._cache import FoldCache, Wire
+from turnlog.models.openai_chat._request import Form
 
 _TEXT = st.sampled_from(["", "hello", "ünï\u2028", "x" * 50])
 _NAMES = st.sampled_from(["add", "files.read", "ä", "x" * 90, "a b"])
@@ -108,7 +108,8 @@ def check_wire(wire: list[dict[str, Any]], id_pattern: str) -> None:
 @given(histories(), st.booleans(), st.booleans())
 def test_every_history_keeps_the_rules(messages: tuple[Message, ...], mistral: bool, images: bool) -> None:
     form = Form("h", "m", mistral, images, "reasoning_content")
-    data = WireCache().encode("k", messages, form.encode).data
+    cache: FoldCache[Wire] = FoldCache()
+    data = cache.fold("k", messages, lambda: Wire(form.encode)).data
     wire = msgspec.json.decode(b"[" + data + b"]")
     check_wire(wire, r"[A-Za-z0-9]{9}" if mistral else r"[A-Za-z0-9_-]{1,40}")
     assert ("image_url" in str(wire)) <= images

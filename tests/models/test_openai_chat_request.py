@@ -31,8 +31,8 @@ from turnlog.contract import (
     user_message,
 )
 from turnlog.models import CacheConfig, load_model
-from turnlog.models._history import safe_name
 from turnlog.models.openai_chat import OpenAIChatModel, quirks_of
+from turnlog.models.wire import safe_name
 
 OK = b'data: {"choices":[{"index":0,"delta":{"content":"a"},"finish_reason":"stop"}]}\n\ndata: [DONE]\n\n'
 LOCAL = "http://127.0.0.1:1/v1"
@@ -510,7 +510,7 @@ async def test_key_and_address_from_the_environment(monkeypatch: pytest.MonkeyPa
 
 def test_how_much_a_model_takes() -> None:
     info = OpenAIChatModel("openai/gpt-4.1-mini", base_url=LOCAL).model_info()
-    assert (info.context_window, info.max_output_tokens) == (1_047_576, 32_768)
+    assert (info.context_window, info.max_output_tokens) == (1_000_000, 32_768)
     info = OpenAIChatModel("unheard-of", base_url=LOCAL, context_window=4096).model_info()
     assert (info.context_window, info.max_output_tokens) == (4096, None)
 

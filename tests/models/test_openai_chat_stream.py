@@ -13,8 +13,8 @@ from hypothesis import strategies as st
 
 from models.chat_wire import DONE, SSE, answer, call, chunk, deltas_of, event
 from turnlog.contract import AgentError, ToolSpec
-from turnlog.models._history import ToolNames, safe_name
 from turnlog.models.openai_chat._stream import ChatReader
+from turnlog.models.wire import ToolNames, safe_name
 
 TWO = [("f", '{"a":1}'), ("g", '{"b":2}')]
 

@@ -27,7 +27,7 @@ from models.responses_wire import (
     sse,
 )
 from turnlog.contract import Message, ToolCallPart, decode, encode, text_part, user_message
-from turnlog.models._history import NO_RESULT
+from turnlog.models.wire import NO_RESULT
 from turnlog.testing import Loopback, LoopbackAnswer
 
 AGAIN = user_message("And?")

@@ -42,8 +42,8 @@ from turnlog.contract import (
     user_message,
 )
 from turnlog.models import CacheConfig, load_model
-from turnlog.models._history import NO_RESULT, safe_name
 from turnlog.models.openai_responses import OpenAIResponsesModel
+from turnlog.models.wire import NO_RESULT, safe_name
 from turnlog.testing._model_histories import histories
 
 OPENAI = "https://api.openai.com/v1"

@@ -30,7 +30,7 @@ from models.responses_wire import (
     without,
 )
 from turnlog.contract import ToolCallPart, ToolSpec
-from turnlog.models._history import safe_name
+from turnlog.models.wire import safe_name
 from turnlog.testing import LoopbackAnswer
 
 ARGS = '{"city":"Bern"}'

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from turnlog.contract import AgentError
-from turnlog.models._http import SSEReader
+from turnlog.models.http import SSEReader
 
 
 def read(body: bytes, cuts: list[int] | None = None, **limits: int) -> list[tuple[str, bytes]]:

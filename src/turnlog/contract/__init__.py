@@ -192,6 +192,13 @@ from .messages import text_part as text_part
 from .messages import thinking_part as thinking_part
 from .messages import tool_result_part as tool_result_part
 from .messages import user_message as user_message
+from .models import Feature as Feature
+from .models import ModelFacts as ModelFacts
+from .models import Prices as Prices
+from .models import Thinks as Thinks
+from .models import bare_name as bare_name
+from .models import model_facts as model_facts
+from .models import model_prices as model_prices
 from .run import STATUSES as STATUSES
 from .run import TERMINAL as TERMINAL
 from .run import TRANSITIONS as TRANSITIONS

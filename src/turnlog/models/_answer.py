@@ -24,8 +24,6 @@ PartKind: TypeAlias = Literal["text", "thinking"]
 class OpenCall:
     """A call while its arguments come."""
 
-    __slots__ = ("args", "end_data", "key", "name")
-
     def __init__(self, key: str, name: str) -> None:
         self.key = key
         self.name = name
@@ -40,8 +38,6 @@ BlockKind: TypeAlias = Literal["text", "thinking", "call", "verbatim"]
 
 class Block:
     """One content block of a provider that streams them, from its start to its stop."""
-
-    __slots__ = ("args", "call", "citations", "kind", "raw", "signature")
 
     def __init__(self, kind: BlockKind, raw: JsonObject) -> None:
         self.kind: BlockKind = kind
@@ -58,8 +54,6 @@ class AnswerWriter:
     Two blocks of the same kind never become one part. The end of a call is held back until what follows
     it is known: when the answer was cut off there, the call gets no end and ``finish`` raises instead.
     """
-
-    __slots__ = ("_held", "_last", "_model", "_open", "_origin", "_out", "_seen", "calls")
 
     def __init__(self, model: str, origin: str) -> None:
         self._model = model
@@ -132,28 +126,19 @@ class AnswerWriter:
     def finish(self, reason: str, said: str, data: JsonObject | None = None) -> None:
         """Say that the answer is complete; ``said`` is the provider's own word for ``reason``.
 
-        Raises when the answer stopped inside a call.
+        A call that the answer was cut off in gets no end: the base refuses it. Raises where a reason that
+        nobody knows left it in pieces.
         """
-        self._refuse_cut(reason, said)
-        self.begin()
+        cut = self._last
+        if cut is None or reason not in ("length", "refusal", "content_filter"):
+            if cut and reason not in ("tool_calls", "stop") and parse_arguments("".join(cut.args)).error:
+                raise AgentError(
+                    "ModelProtocolError",
+                    f"{self._model} stopped ({said}) inside a call of {cut.name!r}, so its arguments are not "
+                    "complete",
+                    retryable=False,
+                )
+            self.begin()
         if reason in ("stop", "tool_calls"):  # what is there counts, not what is said of it
             reason = "tool_calls" if self.calls else "stop"
         self._out.append(StreamDone(finish_reason=reason, provider_data=data))
-
-    def _refuse_cut(self, reason: str, said: str) -> None:
-        cut = self._last
-        if cut is None or reason in ("tool_calls", "stop"):
-            return
-        where = f"inside a call of {cut.name!r}, so its arguments are not complete"
-        if reason == "length":
-            raise AgentError(
-                "ModelProtocolError",
-                f"{self._model} reached max_tokens {where}; raise max_tokens",
-                retryable=False,
-            )
-        if reason in ("refusal", "content_filter"):
-            raise AgentError(
-                "ModelContentFiltered", f"{self._model}: the provider stopped the answer {where}"
-            )
-        if parse_arguments("".join(cut.args)).error:
-            raise AgentError("ModelProtocolError", f"{self._model} stopped ({said}) {where}", retryable=False)

@@ -6,13 +6,15 @@ import asyncio
 import inspect
 import logging
 from abc import ABC, abstractmethod
-from collections.abc import AsyncGenerator, AsyncIterator, Callable, Sequence
-from typing import Any, ClassVar, TypeAlias, final
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Mapping, Sequence
+from typing import Any, ClassVar, Generic, TypeAlias, final
 
 from turnlog.contract import (
     AgentError,
     Clock,
+    Feature,
     IdSource,
+    JsonObject,
     Message,
     MessageDelta,
     MessageView,
@@ -22,12 +24,12 @@ from turnlog.contract import (
     StreamStart,
     ToolChoice,
     ToolSpec,
-    scrub,
+    model_facts,
 )
 from turnlog.contract import Chunk as Chunk
 from turnlog.system import SystemClock, SystemIds
 
-from ._config import ModelConfig, ModelInfo, ModelRequest, build_config
+from ._config import C, ModelConfig, ModelInfo, ModelRequest, PromptPart, build_config
 from ._stream import DeltaStream
 
 ErrorMapper: TypeAlias = Callable[[BaseException], AgentError | None]
@@ -37,7 +39,7 @@ _log = logging.getLogger("turnlog.models")
 _NO_METADATA = RequestMetadata(session_id="", run_id="")
 
 
-class Model(ABC):
+class Model(ABC, Generic[C]):
     """One provider's adapter: messages in, deltas out.
 
     An adapter implements ``_stream`` and yields payloads (``turnlog.contract.Chunk``), with a key of its
@@ -49,11 +51,13 @@ class Model(ABC):
     provider_id: ClassVar[str]
     specification: ClassVar[str]
     config_type: ClassVar[type[ModelConfig]] = ModelConfig
-    features: ClassVar[frozenset[str]] = frozenset({"text", "tools"})
+    features: ClassVar[frozenset[Feature]] = frozenset({"text", "tools"})
+    param_names: ClassVar[Mapping[str, str]] = {}
+    """Parameters that every call may have (``thinking``) → the field of the configuration that takes them."""
 
     def __init__(
         self,
-        config: ModelConfig | str | None = None,
+        config: C | str | None = None,
         *,
         client: Any = None,
         error_mapper: ErrorMapper | None = None,
@@ -71,25 +75,25 @@ class Model(ABC):
             )
         if config is None or fields:
             config = build_config(self.config_type, fields, config)
-        self._config: Any = config
-        self._client = client
+        self._config: C = config  # pyright: ignore[reportAttributeAccessIssue]
+        self._client: Any = client
         self._error_mapper = error_mapper
         self._clock: Clock = clock or SystemClock()
         self._ids: IdSource = ids or SystemIds()
-        self._check_config(config)
+        self._check_config(self._config)
 
     # ── what an adapter implements ──
 
     @abstractmethod
-    def _stream(self, request: ModelRequest) -> AsyncIterator[Chunk]:
+    def _stream(self, request: ModelRequest[C]) -> AsyncIterator[Chunk]:
         """Yield the payloads of one answer, from ``StreamStart`` to ``StreamDone``."""
 
-    def _check_config(self, config: Any) -> None:
+    def _check_config(self, config: C) -> None:
         """Refuse a configuration that cannot work; called at construction and on every change."""
 
     def _map_error(self, error: BaseException) -> AgentError:
         """Give an exception of the adapter's client one of our codes."""
-        return AgentError("ModelUnknownError", f"{type(error).__name__}: {scrub(str(error))}", cause=error)
+        return _unknown(error)
 
     # ── what everyone calls ──
 
@@ -101,10 +105,18 @@ class Model(ABC):
         system_prompt: str | None = None,
         *,
         tool_choice: ToolChoice | None = None,
+        system_prompt_content: Sequence[PromptPart] | None = None,
+        invocation_state: Mapping[str, Any] | None = None,
+        output_schema: JsonObject | None = None,
         request_metadata: RequestMetadata | None = None,
         **params: Any,
     ) -> AsyncGenerator[MessageDelta, None]:
         """The answer to ``messages``, delta by delta: ``start`` first, one ``done`` or ``error`` last.
+
+        ``output_schema`` is a JSON schema that the answer's text must fit, where the model ``supports`` it.
+        ``system_prompt_content`` is the system prompt in parts and replaces ``system_prompt``.
+        ``invocation_state`` is handed to the adapter as it is and goes nowhere else. ``params`` are fields of
+        the configuration, for this call; others go into the request as the provider's own.
 
         Never raises for what the provider does: that arrives as the ``error`` delta. Raises ``AgentError``
         for bad ``params`` before anything is sent.
@@ -114,23 +126,34 @@ class Model(ABC):
                 "InvalidMessage", "stream takes a list of messages; user_message(text) makes one of text"
             )
         config = self._config
+        params = {self.param_names.get(name, name): value for name, value in params.items()}
         own = {name: value for name, value in params.items() if name in config.__struct_fields__}
         if own:
-            config = build_config(self.config_type, own, config)
+            config: C = build_config(self.config_type, own, config)  # pyright: ignore[reportAssignmentType]
             self._check_config(config)
+        if output_schema is not None and not self.supports("output_schema"):
+            raise AgentError(
+                "ConfigInvalid",
+                f"{config.model_id} cannot hold its answer to a schema (supports('output_schema') is false); "
+                "ask for a tool call with that schema instead",
+            )
+        parts = tuple(system_prompt_content or ())
         request = ModelRequest(
             messages=messages if type(messages) is MessageView else tuple(messages),
             tool_specs=tuple(tool_specs),
-            system_prompt=system_prompt,
+            system_prompt="\n\n".join(part.text for part in parts) if parts else system_prompt,
             tool_choice=tool_choice if tool_choice is not None else config.tool_choice,
             metadata=request_metadata or _NO_METADATA,
             config=config,
             params={name: value for name, value in params.items() if name not in own},
             raw=[] if config.include_raw else None,
+            system_prompt_content=parts,
+            output_schema=output_schema,
+            invocation_state=invocation_state,
         )
         return self._guarded(request)
 
-    async def _guarded(self, request: ModelRequest) -> AsyncGenerator[MessageDelta, None]:
+    async def _guarded(self, request: ModelRequest[C]) -> AsyncGenerator[MessageDelta, None]:
         meta = request.metadata
         out = DeltaStream(meta.run_id, self._clock, self._ids, request.raw)
         source: Any = None
@@ -186,7 +209,7 @@ class Model(ABC):
                 continue
             if isinstance(found, AgentError):
                 return found
-        return Model._map_error(self, error)
+        return _unknown(error)
 
     def target_for(self, metadata: RequestMetadata) -> tuple[ModelInvocationDescriptor, str | None]:
         """Who would answer this call, and why. A router chooses here; a plain model is its own target."""
@@ -202,29 +225,41 @@ class Model(ABC):
             provider_id=self.provider_id, specification=self.specification, model=self._config.model_id
         )
 
-    def get_config(self) -> Any:
+    def get_config(self) -> C:
         return self._config
 
     def update_config(self, **fields: Any) -> None:
         """Change configuration for later calls; a stream that is open keeps what it began with."""
-        config = build_config(self.config_type, fields, self._config)
+        config: C = build_config(self.config_type, fields, self._config)  # pyright: ignore[reportAssignmentType]
         self._check_config(config)
         self._config = config
 
     def model_info(self) -> ModelInfo:
+        config = self._config
+        facts = model_facts(config.model_id)
+        target = self.descriptor
         return ModelInfo(
-            provider_id=self.provider_id,
-            specification=self.specification,
-            model_id=self._config.model_id,
-            features=self.features,
+            provider_id=target.provider_id,
+            specification=target.specification,
+            model_id=config.model_id,
+            context_window=config.context_window or facts.window,
+            max_output_tokens=config.max_output_tokens or facts.max_output,
+            features=self._features(),
         )
 
-    def supports(self, feature: str) -> bool:
-        """``text``, ``tools``, ``forced_tool``, ``thinking``, ``images``, ``files``, ``cache``, …"""
+    def _features(self) -> frozenset[Feature]:
+        """What this very model can do, of all that the adapter can."""
+        return self.features
+
+    def supports(self, feature: Feature) -> bool:
         return feature in self.model_info().features
 
     async def close(self) -> None:
         """Give back what the model holds; it may be used again afterwards."""
+
+
+def _unknown(error: BaseException) -> AgentError:
+    return AgentError("ModelUnknownError", f"{type(error).__name__}: {error}", cause=error)
 
 
 def _is_cancelled() -> bool:

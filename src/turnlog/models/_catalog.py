@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from importlib import import_module
-from typing import Any
+from typing import Any, cast
 
 from turnlog.contract import AgentError
 
@@ -25,7 +25,7 @@ BUILT_IN: dict[str, str] = {
 NO_NAME_NEEDED = frozenset({"local"})
 
 
-def load_model(name: str, **config: Any) -> Model:
+def load_model(name: str, **config: Any) -> Model[Any]:
     """The model that ``name`` says: ``"anthropic:claude-…"``, ``"openai-chat:…"``, ``"local"``, ….
 
     Keyword arguments are fields of that model's configuration (``base_url``, ``api_key``, ``max_tokens``,
@@ -45,7 +45,7 @@ def load_model(name: str, **config: Any) -> Model:
         raise AgentError(
             "ConfigInvalid", f"the model prefix {prefix!r} made a {type(model).__name__}, which is no Model"
         )
-    return model
+    return cast("Model[Any]", model)
 
 
 def _split(name: str) -> tuple[str, str, str]:

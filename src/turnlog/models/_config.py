@@ -2,14 +2,30 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Any, Literal, TypeVar
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any, Generic, Literal
 
 import msgspec
 
-from turnlog.contract import AgentError, JsonObject, Message, RequestMetadata, Secret, ToolChoice, ToolSpec
+from turnlog.contract import (
+    AgentError,
+    Feature,
+    JsonObject,
+    Message,
+    RequestMetadata,
+    Secret,
+    ToolChoice,
+    ToolSpec,
+)
 
-C = TypeVar("C", bound="ModelConfig")
+if TYPE_CHECKING:
+    from typing_extensions import TypeVar  # a default is what Python 3.13 brings
+
+    C = TypeVar("C", bound="ModelConfig", default=Any)
+else:
+    from typing import TypeVar
+
+    C = TypeVar("C", bound="ModelConfig")
 
 
 class CacheConfig(msgspec.Struct, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
@@ -24,7 +40,9 @@ class ModelConfig(
 ):
     """What every model understands; each provider's subclass adds its own fields.
 
-    ``include_raw`` puts what the provider sent into ``provider_raw`` of the deltas, for debugging.
+    ``context_window`` and ``max_output_tokens`` say what a model takes where the table of models does not
+    know it, or not rightly. ``include_raw`` puts what the provider sent into ``provider_raw`` of the deltas,
+    for debugging.
     """
 
     model_id: str
@@ -35,6 +53,8 @@ class ModelConfig(
     tool_choice: ToolChoice | None = None
     cache_config: CacheConfig | None = None
     include_raw: bool = False
+    context_window: int | None = None
+    max_output_tokens: int | None = None
 
     def __post_init__(self) -> None:
         if not self.model_id:
@@ -53,14 +73,44 @@ class ModelInfo(msgspec.Struct, frozen=True, kw_only=True, rename="camel", omit_
     model_id: str
     context_window: int | None = None
     max_output_tokens: int | None = None
-    features: frozenset[str] = frozenset()
+    features: frozenset[Feature] = frozenset()
 
 
-class ModelRequest(msgspec.Struct, frozen=True, kw_only=True):
+class ModelParams(
+    msgspec.Struct, frozen=True, kw_only=True, rename="camel", omit_defaults=True, forbid_unknown_fields=True
+):
+    """What a call may be told, whoever answers it; ``extra`` holds fields of the provider's own.
+
+    ``thinking`` is a budget in tokens or a word (``low``, ``high``, ``adaptive``, ``disabled``, …), as the
+    model takes it.
+    """
+
+    temperature: float | None = None
+    max_tokens: int | None = None
+    top_p: float | None = None
+    stop_sequences: list[str] | None = None
+    seed: int | None = None
+    thinking: int | str | None = None
+    extra: JsonObject | None = None
+
+    def to_fields(self) -> JsonObject:
+        """Keyword arguments of ``Model.stream``: those that are set, the provider's own among them."""
+        given = {name: getattr(self, name) for name in self.__struct_fields__ if name != "extra"}
+        return {**{name: value for name, value in given.items() if value is not None}, **(self.extra or {})}
+
+
+class PromptPart(msgspec.Struct, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
+    """A piece of the system prompt; ``cache``: up to its end the prompt is the same in every call."""
+
+    text: str
+    cache: bool = False
+
+
+class ModelRequest(msgspec.Struct, Generic[C], frozen=True, kw_only=True):
     """One call as an adapter sees it: read-only, complete, with the configuration that holds for it.
 
-    Where ``raw`` is a list, an adapter appends each event it reads, as plain JSON; the next delta takes
-    them along.
+    ``system_prompt`` is the whole prompt, also where it came in parts. Where ``raw`` is a list, an adapter
+    appends each event it reads, as plain JSON; the next delta takes them along.
     """
 
     messages: Sequence[Message]
@@ -68,9 +118,19 @@ class ModelRequest(msgspec.Struct, frozen=True, kw_only=True):
     system_prompt: str | None
     tool_choice: ToolChoice | None
     metadata: RequestMetadata
-    config: Any
+    config: C
     params: JsonObject
     raw: list[JsonObject] | None = None
+    system_prompt_content: tuple[PromptPart, ...] = ()
+    output_schema: JsonObject | None = None
+    invocation_state: Mapping[str, Any] | None = None
+
+    @property
+    def prompt_parts(self) -> tuple[PromptPart, ...]:
+        """The system prompt in parts: as it was given, or in one."""
+        if self.system_prompt_content or not self.system_prompt:
+            return self.system_prompt_content
+        return (PromptPart(text=self.system_prompt),)
 
 
 def build_config(cls: type[C], fields: dict[str, Any], base: C | None = None) -> C:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from functools import cache
-from typing import Any, NamedTuple, TypeVar, cast, get_args, get_origin
+from typing import Any, Generic, NamedTuple, TypeVar, cast, get_args, get_origin
 
 import msgspec
 
@@ -74,6 +74,39 @@ def _struct_in(type_: Any) -> tuple[type[msgspec.Struct] | None, bool]:
             if isinstance(inner, type) and issubclass(inner, msgspec.Struct):
                 return inner, True
     return None, False
+
+
+UNREADABLE = (msgspec.DecodeError, UnicodeDecodeError, RecursionError)
+"""What reading JSON may raise."""
+
+
+class LooseDecoder(Generic[S]):
+    """JSON objects as ``kind``: fast where they keep its types, else what fits of them.
+
+    Half a surrogate pair, which only the standard library reads, is let through. ``server`` is what an error
+    names; ``ModelProtocolError`` for what is no JSON object.
+    """
+
+    def __init__(self, kind: type[S], server: str) -> None:
+        self._kind = kind
+        self._server = server
+        self._decode = msgspec.json.Decoder(kind, strict=False).decode
+
+    def __call__(self, data: bytes) -> S:
+        try:
+            return self._decode(data)
+        except UNREADABLE as error:
+            found = self.plain(data, error)
+        if not isinstance(found, dict):
+            raise unreadable(data, TypeError("no JSON object"), self._server)
+        return fit(cast("JsonObject", found), self._kind)
+
+    def plain(self, data: bytes, error: Exception | None = None) -> Any:
+        """The value as it is."""
+        try:
+            return json.loads(data)
+        except (ValueError, RecursionError) as failed:
+            raise unreadable(data, error or failed, self._server) from failed
 
 
 # ── single values ──

@@ -42,8 +42,6 @@ from turnlog.contract import (
     scrub,
 )
 
-from ._surrogates import Halves, is_unicode
-
 C = TypeVar("C", bound=Chunk)
 D = TypeVar("D", bound=MessageDelta)
 _CHUNKS = (
@@ -57,6 +55,44 @@ _CHUNKS = (
     StreamDone,
     StreamError,
 )
+
+
+def is_unicode(text: str) -> bool:
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        return False
+    return True
+
+
+class Halves:
+    """Characters beyond the 16-bit plane that a provider cut in two: first halves wait for the second."""
+
+    def __init__(self) -> None:
+        self._waiting: dict[str, str] = {}
+
+    def __bool__(self) -> bool:
+        return bool(self._waiting)
+
+    def __contains__(self, key: str) -> bool:
+        return key in self._waiting
+
+    def left(self) -> list[str]:
+        return list(self._waiting)
+
+    def mend(self, key: str, text: str) -> str:
+        """``text`` with its pairs joined; a half at the end is kept for the next call, which must come.
+
+        An empty text says there is no more. Halves that belong to nothing become U+FFFD.
+        """
+        last = not text
+        text = self._waiting.pop(key, "") + text
+        if text.isascii() or is_unicode(text):
+            return text
+        if not last and "\ud800" <= text[-1] <= "\udbff":
+            self._waiting[key] = text[-1]
+            text = text[:-1]
+        return text.encode("utf-16-le", "surrogatepass").decode("utf-16-le", "replace")
 
 
 @dataclass
@@ -82,21 +118,6 @@ class DeltaStream:
     A call that repeats the provider's id of an earlier one is held back until it is complete: the same
     name and arguments are one call delivered twice, anything else is a call of its own.
     """
-
-    __slots__ = (
-        "_calls",
-        "_clock",
-        "_grammar",
-        "_halves",
-        "_ids",
-        "_in_call",
-        "_queue",
-        "_raw",
-        "_run_id",
-        "_seq",
-        "_silent",
-        "_twins",
-    )
 
     def __init__(self, run_id: str, clock: Clock, ids: IdSource, raw: list[JsonObject] | None = None) -> None:
         self._run_id = run_id
@@ -233,8 +254,8 @@ class DeltaStream:
         self._queue.append(DoneDelta(payload=chunk, **self._place()))
 
     def _refuse_cut(self, reason: str) -> None:
-        """An answer that was stopped inside a call holds a call that only looks complete."""
-        call = self._in_call
+        """An answer that was stopped inside a call holds a call that is not complete, or only looks so."""
+        call = next((one for one in self._calls.values() if not one.ended), self._in_call)
         if call is None or reason not in ("length", "content_filter", "refusal"):
             return
         where = f"inside a call of {call.name!r}, so its arguments are not complete"

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import json
-from typing import Any, TypeVar, cast
+from typing import Any, cast
 
 import msgspec
 
 from turnlog.contract import JsonObject
 
-from .._loose import fit, unreadable
+from .._loose import UNREADABLE, LooseDecoder
 
 
 class BlockDelta(msgspec.Struct):
@@ -55,35 +55,21 @@ class _RawDelta(msgspec.Struct):
     delta: dict[str, Any] | None = None
 
 
-T = TypeVar("T", StreamEvent, Answer)
-
-_decode_event = msgspec.json.Decoder(StreamEvent, strict=False).decode
-_decode_message = msgspec.json.Decoder(Answer, strict=False).decode
+_SERVER = "the Messages API"
 _decode_raw_delta = msgspec.json.Decoder(_RawDelta).decode
-_UNREADABLE = (msgspec.DecodeError, UnicodeDecodeError, RecursionError)
 
+read_event = LooseDecoder(StreamEvent, _SERVER)
+"""One event; ``ModelProtocolError`` for what is none."""
 
-def read_event(data: bytes) -> StreamEvent:
-    """One event; ``ModelProtocolError`` for what is none."""
-    try:
-        return _decode_event(data)
-    except _UNREADABLE as error:
-        return _read_oddly(data, StreamEvent, error)
-
-
-def read_message(data: bytes) -> Answer:
-    """A whole answer, or the error that came in its place."""
-    try:
-        return _decode_message(data)
-    except _UNREADABLE as error:
-        return _read_oddly(data, Answer, error)
+read_message = LooseDecoder(Answer, _SERVER)
+"""A whole answer, or the error that came in its place."""
 
 
 def read_raw_delta(data: bytes) -> JsonObject:
     """The delta of an event with all its fields."""
     try:
         return _decode_raw_delta(data).delta or {}
-    except _UNREADABLE:
+    except UNREADABLE:
         return json.loads(data)["delta"]  # it was read before, by the standard library
 
 
@@ -91,14 +77,3 @@ def says_something(data: bytes) -> bool:
     """Whether an object of no type tells of a failure."""
     found = cast("JsonObject", json.loads(data))
     return any(found.get(key) for key in ("error", "message", "detail", "msg"))
-
-
-def _read_oddly(data: bytes, kind: type[T], error: Exception) -> T:
-    """Half a surrogate pair, which only the standard library reads, or a type that is another one."""
-    try:
-        found: Any = json.loads(data)
-    except (ValueError, RecursionError):
-        found = None
-    if isinstance(found, dict):
-        return fit(cast("JsonObject", found), kind)
-    raise unreadable(data, error, "the Messages API") from error

@@ -3,26 +3,28 @@
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import AsyncIterator
 from typing import Any, ClassVar
 
-from turnlog.contract import AgentError
+from turnlog.contract import AgentError, Feature, bare_name, model_facts
 
 from .._base import Chunk
-from .._config import ModelConfig, ModelInfo, ModelRequest
-from .._fold_cache import FoldCache
-from .._history import ToolNames
-from .._http import HttpModel, raw_event
-from ._config import AnthropicConfig
-from ._limits import limits_of
-from ._request import build_body
+from .._cache import FoldCache
+from .._config import ModelConfig, ModelRequest
+from ..http import HttpModel
+from ..http._exchange import raw_event
+from ..wire import ToolNames
+from ._request import AnthropicConfig, build_body
 from ._stream import MessagesReader
 from ._turns import Turns
 
 _TOKEN_VARIABLE = "ANTHROPIC_AUTH_TOKEN"
+_NO_SCHEMA = re.compile(r"claude-([v123]|instant|(opus|sonnet|haiku)-(3|4(-0|-20|@|$)))")
+"""Models from before answers could be held to a schema."""
 
 
-class AnthropicModel(HttpModel):
+class AnthropicModel(HttpModel[AnthropicConfig]):
     """The Messages API, streamed.
 
     ``base_url`` may name any server that speaks it, with or without ``/v1`` at the end. The key comes from
@@ -32,14 +34,24 @@ class AnthropicModel(HttpModel):
     provider_id: ClassVar[str] = "anthropic"
     specification: ClassVar[str] = "anthropic-messages"
     config_type: ClassVar[type[ModelConfig]] = AnthropicConfig
-    features: ClassVar[frozenset[str]] = frozenset(
-        {"text", "tools", "parallel_tools", "forced_tool", "thinking", "images", "stop_sequences", "cache"}
+    features: ClassVar[frozenset[Feature]] = frozenset(
+        {
+            "text",
+            "tools",
+            "parallel_tools",
+            "forced_tool",
+            "thinking",
+            "images",
+            "stop_sequences",
+            "cache",
+            "output_schema",
+        }
     )
     default_base_url: ClassVar[str] = "https://api.anthropic.com"
     url_variables: ClassVar[tuple[str, ...]] = ("ANTHROPIC_BASE_URL",)
     key_variables: ClassVar[tuple[str, ...]] = ("ANTHROPIC_API_KEY", _TOKEN_VARIABLE)
 
-    def __init__(self, config: Any = None, **fields: Any) -> None:
+    def __init__(self, config: AnthropicConfig | str | None = None, **fields: Any) -> None:
         super().__init__(config, **fields)
         self._turns: FoldCache[Turns] = FoldCache()
 
@@ -51,16 +63,17 @@ class AnthropicModel(HttpModel):
                 "https://REGION-aiplatform.googleapis.com/v1/projects/PROJECT/locations/REGION",
             )
 
-    async def _stream(self, request: ModelRequest) -> AsyncIterator[Chunk]:
-        config: AnthropicConfig = request.config
+    async def _stream(self, request: ModelRequest[AnthropicConfig]) -> AsyncIterator[Chunk]:
+        config = request.config
         headers = self._headers(config)
-        body = build_body(request, self._turns)
-        async with self._send(self._address(config), body, headers, config) as exchange:
+        body, why = build_body(request, self._turns)
+        async with self._send(request, self._address(config), body, headers) as exchange:
             reader = MessagesReader(
                 config.model_id,
                 names=ToolNames(request.tool_specs),
                 provider=self.provider_id,
                 request_id=exchange.request_id,
+                reason=why,
             )
             async for events in exchange.sse():
                 for name, data in events:
@@ -102,16 +115,10 @@ class AnthropicModel(HttpModel):
             config.api_key is None and key == os.environ.get(_TOKEN_VARIABLE, "").strip()
         )
 
-    def model_info(self) -> ModelInfo:
-        config: AnthropicConfig = self._config
-        limits = limits_of(config.model_id)
+    def _features(self) -> frozenset[Feature]:
+        model = bare_name(self._config.model_id)
         # A model that always thinks refuses to be forced to call a tool.
-        features = self.features - {"forced_tool"} if limits.thinks == "always" else self.features
-        return ModelInfo(
-            provider_id=self.provider_id,
-            specification=self.specification,
-            model_id=config.model_id,
-            context_window=limits.window,
-            max_output_tokens=limits.max_output,
-            features=features,
-        )
+        lacks: set[Feature] = {"forced_tool"} if model_facts(model).thinks == "always" else set()
+        if not model.startswith("claude-") or _NO_SCHEMA.match(model):
+            lacks.add("output_schema")
+        return self.features - lacks

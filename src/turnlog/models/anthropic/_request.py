@@ -1,15 +1,86 @@
-"""A call as the body of a Messages request, in bytes."""
+"""What the Messages API can be told, and a call as the body of a request, in bytes."""
 
 from __future__ import annotations
 
-from turnlog.contract import JsonObject, SpecificTool, ToolSpec, encode
+from typing import Literal
 
+from turnlog.contract import (
+    AgentError,
+    JsonObject,
+    ModelFacts,
+    SpecificTool,
+    ToolSpec,
+    encode,
+    model_facts,
+)
+
+from .._cache import FoldCache
 from .._config import CacheConfig, ModelRequest
-from .._fold_cache import FoldCache
-from .._history import is_strict, object_schema, safe_name, split_system
-from ._config import AnthropicConfig
-from ._limits import DEFAULT_MAX_TOKENS, ModelLimits, limits_of
+from ..http import HttpModelConfig
+from ..wire import closed_schema, is_strict, object_schema, safe_name, split_system
 from ._turns import Turns
+
+_SMALLEST_BUDGET = 1024
+_THINKING = ("adaptive", "between_tools", "disabled")
+
+
+class AnthropicConfig(HttpModelConfig, frozen=True, kw_only=True):
+    """``thinking`` is a budget in tokens, one of ``adaptive``, ``between_tools`` and ``disabled``, or the
+    API's own object; ``effort`` how hard the model tries.
+
+    ``platform`` is ``vertex`` for Google's address (``base_url`` up to the location), whose key is a bearer
+    token; ``auth`` says how the key is sent elsewhere. ``server_tools`` are tools that run at Anthropic, in
+    the API's own form. ``eager_tool_streaming`` lets arguments come as they are written, checked by nobody.
+    ``unsigned_thinking`` sends thinking back that carries no signature: local servers want it, Anthropic
+    refuses it.
+    """
+
+    thinking: int | str | JsonObject | None = None
+    effort: str | None = None
+    top_k: int | None = None
+    parallel_tool_calls: bool | None = None
+    server_tools: list[JsonObject] | None = None
+    eager_tool_streaming: bool | None = None
+    unsigned_thinking: bool = False
+    betas: list[str] | None = None
+    anthropic_version: str = "2023-06-01"
+    platform: Literal["anthropic", "vertex"] = "anthropic"
+    auth: Literal["api-key", "bearer"] | None = None
+    container: str | None = None
+    service_tier: str | None = None
+    user_id: str | None = None
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if isinstance(self.thinking, str) and self.thinking not in _THINKING:
+            raise AgentError(
+                "ConfigInvalid",
+                f"thinking is {self.thinking!r}; expected a budget in tokens, {', '.join(_THINKING)}, "
+                "or the API's own object",
+            )
+        if isinstance(self.thinking, bool):
+            raise AgentError(
+                "ConfigInvalid", "thinking is a yes or no; write 'adaptive', 'disabled' or a budget"
+            )
+        if isinstance(self.thinking, int):
+            self._check_budget(self.thinking)
+
+    def _check_budget(self, budget: int) -> None:
+        if budget < _SMALLEST_BUDGET:
+            raise AgentError(
+                "ConfigInvalid", f"thinking is a budget of {budget} tokens; the least is {_SMALLEST_BUDGET}"
+            )
+        if self.max_tokens is not None and self.max_tokens <= budget:
+            raise AgentError(
+                "ConfigInvalid",
+                f"max_tokens is {self.max_tokens} and the thinking budget {budget}; "
+                "thinking counts as output, so max_tokens must be larger",
+            )
+        if self.temperature not in (None, 1):
+            raise AgentError(
+                "ConfigInvalid", f"temperature is {self.temperature}; with a thinking budget it can only be 1"
+            )
+
 
 MAX_MARKS = 4
 VERTEX_VERSION = "vertex-2023-10-16"
@@ -20,28 +91,48 @@ _NO_TOOL: JsonObject = {
 }
 
 
-def build_body(request: ModelRequest, cache: FoldCache[Turns]) -> bytes:
-    config: AnthropicConfig = request.config
-    system, messages = split_system(request.messages, request.system_prompt)
+DEFAULT_MAX_TOKENS = 32_000
+"""``max_tokens`` when nothing is configured and the model allows as much: only what is written is paid."""
+
+_UNKNOWN_MAX_TOKENS = 8_192
+
+
+def build_body(request: ModelRequest[AnthropicConfig], cache: FoldCache[Turns]) -> tuple[bytes, str | None]:
+    """(the body, why it does not ask for the thinking that is configured, where it does not)."""
+    config = request.config
+    system, messages = split_system(request.messages, None)
     unsigned = config.unsigned_thinking
     turns = cache.fold(
         (request.metadata.session_id, unsigned), tuple(messages), lambda: Turns(unsigned_thinking=unsigned)
     )
     _close(turns)
-    head = _settings(request, config, turns)
+    head, why = _settings(request, config, turns)
     overrides = {**request.params, **(config.extra_body or {})}
     mark = None if "cache_control" in overrides else _mark(config.cache_config)
     tools = _tools(request.tool_specs, config, turns)
     free = MAX_MARKS - turns.mark_count if mark else 0
-    instructions: list[JsonObject] = [{"type": "text", "text": text} for text in system if text.strip()]
-    if instructions:
-        head["system"] = _marked(instructions, mark)
-        free -= 1
+    if instructions := _instructions(request, system, mark):
+        head["system"] = instructions
+        free -= sum("cache_control" in block for block in instructions)
     if tools:
         head["tools"] = _marked(tools, mark if free > 0 else None)
     head.update(overrides)
     parts = turns.write(b',"cache_control":' + encode(mark) if mark else None)
-    return b"".join((encode(head)[:-1], b',"messages":[', *parts, b"]}"))
+    return b"".join((encode(head)[:-1], b',"messages":[', *parts, b"]}")), why
+
+
+def _instructions(
+    request: ModelRequest[AnthropicConfig], system: list[str], mark: JsonObject | None
+) -> list[JsonObject]:
+    """The system prompt. A part that its author marked carries a cache mark, else the last one does."""
+    parts = [part for part in request.prompt_parts if part.text.strip()]
+    blocks: list[JsonObject] = [{"type": "text", "text": part.text} for part in parts]
+    blocks += [{"type": "text", "text": text} for text in system if text.strip()]
+    chosen = [at for at, part in enumerate(parts) if part.cache][-1:] or [len(blocks) - 1]
+    return [
+        {**block, "cache_control": mark} if mark and at in chosen else block
+        for at, block in enumerate(blocks)
+    ]
 
 
 def _close(turns: Turns) -> None:
@@ -52,11 +143,15 @@ def _close(turns: Turns) -> None:
         turns.say("Continue.")
 
 
-def _settings(request: ModelRequest, config: AnthropicConfig, turns: Turns) -> JsonObject:
-    limits = limits_of(config.model_id)
+def _settings(
+    request: ModelRequest[AnthropicConfig], config: AnthropicConfig, turns: Turns
+) -> tuple[JsonObject, str | None]:
+    facts = model_facts(config.model_id)
     choice = _tool_choice(request, config, turns)
-    thinking = _thinking(config, limits, turns, forced=choice.get("type") in ("any", "tool"))
+    thinking, why = _thinking(config, facts, turns, forced=choice.get("type") in ("any", "tool"))
     output: JsonObject = {"effort": config.effort} if config.effort else {}
+    if request.output_schema is not None:
+        output["format"] = {"type": "json_schema", "schema": closed_schema(request.output_schema)}
     optional: JsonObject = {
         "temperature": config.temperature,
         "top_p": config.top_p,
@@ -72,25 +167,28 @@ def _settings(request: ModelRequest, config: AnthropicConfig, turns: Turns) -> J
     head: JsonObject = (
         {"anthropic_version": VERTEX_VERSION} if config.platform == "vertex" else {"model": config.model_id}
     )
-    head["max_tokens"] = _max_tokens(config, limits, thinking)
+    head["max_tokens"] = _max_tokens(config, facts, thinking)
     head["stream"] = True
     head.update({name: value for name, value in optional.items() if value not in (None, {}, [])})
-    return head
+    return head, why
 
 
-def _max_tokens(config: AnthropicConfig, limits: ModelLimits, thinking: JsonObject) -> int:
+def _max_tokens(config: AnthropicConfig, facts: ModelFacts, thinking: JsonObject) -> int:
     if config.max_tokens is not None:
         return config.max_tokens
-    most = min(limits.max_output, DEFAULT_MAX_TOKENS)
+    longest = config.max_output_tokens or facts.max_output or _UNKNOWN_MAX_TOKENS
+    most = min(longest, DEFAULT_MAX_TOKENS)
     budget = thinking.get("budget_tokens")
-    return min(budget + most, limits.max_output) if isinstance(budget, int) else most
+    return min(budget + most, longest) if isinstance(budget, int) else most
 
 
-def _thinking(config: AnthropicConfig, limits: ModelLimits, turns: Turns, *, forced: bool) -> JsonObject:
-    """What to say about thinking; empty leaves it to the model's default.
+def _thinking(
+    config: AnthropicConfig, facts: ModelFacts, turns: Turns, *, forced: bool
+) -> tuple[JsonObject, str | None]:
+    """(what to say about thinking, why that is not what was configured); nothing said is the model's default.
 
     The API refuses thinking beside a forced tool, and a budget in the middle of work that began without
-    thinking (another model began it, say): there it is left out.
+    thinking (another model began it, or a fold took it away): there it is left out.
     """
     asked = config.thinking
     match asked:
@@ -103,14 +201,18 @@ def _thinking(config: AnthropicConfig, limits: ModelLimits, turns: Turns, *, for
         case _:
             wanted = asked
     kind = wanted.get("type", "disabled")
-    if forced and (kind != "disabled" or limits.thinks == "by default"):
-        return {"type": "disabled"} if limits.thinks == "by default" else {}
+    if forced and (kind != "disabled" or facts.thinks == "by default"):
+        why = "thinking is off: the API has none beside a forced tool call" if kind != "disabled" else None
+        return {"type": "disabled"} if facts.thinks == "by default" else {}, why
     if kind == "enabled" and turns.answers_calls and turns.loop_thinks is False:
-        return {}
-    return wanted
+        return {}, (
+            "thinking is off until the next user message: the work in progress has lost its first thoughts "
+            "(a fold, or another model), and the API takes no budget there"
+        )
+    return wanted, None
 
 
-def _tool_choice(request: ModelRequest, config: AnthropicConfig, turns: Turns) -> JsonObject:
+def _tool_choice(request: ModelRequest[AnthropicConfig], config: AnthropicConfig, turns: Turns) -> JsonObject:
     if not request.tool_specs and not config.server_tools:
         return {"type": "none"} if turns.has_calls else {}
     choice = request.tool_choice

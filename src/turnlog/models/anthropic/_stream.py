@@ -11,16 +11,79 @@ from turnlog.contract import (
     JsonObject,
     StreamStart,
     TextChunk,
+    TokenUsage,
     encode,
     parse_arguments,
 )
 
-from .._answer import AnswerWriter, BlockKind
+from .._answer import AnswerWriter, Block, BlockKind
 from .._faults import map_stream_fault
-from .._history import ToolNames
-from .._loose import as_object, as_text
-from ._blocks import KINDS, ORIGIN, MessageBlock, call_data, usage_of
+from .._loose import as_count, as_object, as_text
+from ..wire import ToolNames
 from ._events import Answer, BlockDelta, StreamEvent, read_event, read_message, read_raw_delta, says_something
+
+ORIGIN = "anthropic"
+"""The family that reads back what this adapter puts into ``providerData``."""
+
+KINDS: dict[str, BlockKind] = {"text": "text", "thinking": "thinking", "tool_use": "call"}
+"""Blocks that have a part of ours; all others travel verbatim."""
+
+_KNOWN_CALL = frozenset({"type", "id", "name", "input", "caller"})
+_COUNTS = ("input_tokens", "output_tokens", "cache_read_input_tokens", "cache_creation_input_tokens")
+
+
+class MessageBlock(Block):
+    def __init__(self, kind: BlockKind, raw: JsonObject) -> None:
+        super().__init__(kind, raw)
+        self._grown: dict[str, list[str]] = {}
+        if kind == "thinking":
+            self.signature.append(as_text(raw.get("signature")))
+        elif kind == "text":
+            self.citations += raw.get("citations") or ()
+
+    def grow(self, delta: JsonObject) -> None:
+        """Add a delta of a kind we do not know: text is appended, anything else replaced."""
+        raw = self.raw
+        for key, value in delta.items():
+            if key == "type" or value is None:
+                continue
+            if isinstance(value, str):
+                self._grown.setdefault(key, [as_text(raw.get(key))]).append(value)
+            elif key == "citation":
+                raw["citations"] = [*(raw.get("citations") or ()), value]
+            else:
+                raw[key] = value
+
+    def whole(self) -> JsonObject:
+        """The block with all that came after its start."""
+        return {**self.raw, **{key: "".join(pieces) for key, pieces in self._grown.items()}}
+
+
+def call_data(raw: JsonObject) -> JsonObject:
+    """What a call must carry back. A call that the model made itself needs no ``caller``."""
+    data: JsonObject = {"origin": ORIGIN}
+    if raw.get("id"):
+        data["id"] = raw["id"]
+    caller = as_object(raw.get("caller"))
+    if caller and caller.get("type") != "direct":
+        data["caller"] = caller
+    further = {key: value for key, value in raw.items() if key not in _KNOWN_CALL and value is not None}
+    return {**data, "block": further} if further else data
+
+
+def usage_of(counts: JsonObject) -> TokenUsage:
+    """Our counts of Anthropic's, which leave cached input out of ``input_tokens``."""
+    fresh, output, read, written = (as_count(counts.get(name)) for name in _COUNTS)
+    total_input = (fresh or 0) + (read or 0) + (written or 0)
+    return TokenUsage(
+        input_tokens=total_input,
+        output_tokens=output or 0,
+        total_tokens=total_input + (output or 0),
+        cached_input_tokens=read,
+        cache_write_tokens=written,
+        reasoning_tokens=as_count(as_object(counts.get("output_tokens_details")).get("thinking_tokens")),
+    )
+
 
 _FINISH = {
     "end_turn": "stop",
@@ -45,24 +108,6 @@ _TAKES: dict[BlockKind, tuple[str, ...]] = {
 class MessagesReader:
     """Follows one answer, event by event; ``ended`` once the provider said that it is complete."""
 
-    __slots__ = (
-        "_aliases",
-        "_blocks",
-        "_container",
-        "_counts",
-        "_model",
-        "_names",
-        "_programmed",
-        "_provider",
-        "_request_id",
-        "_seen",
-        "_started",
-        "_stop",
-        "_unread",
-        "_writer",
-        "ended",
-    )
-
     def __init__(
         self,
         model: str,
@@ -70,11 +115,13 @@ class MessagesReader:
         names: ToolNames | None = None,
         provider: str = ORIGIN,
         request_id: str | None = None,
+        reason: str | None = None,
     ) -> None:
         self._model = model
         self._names = names
         self._provider = provider
         self._request_id = request_id
+        self._reason = reason
         self._writer = AnswerWriter(model, ORIGIN)
         self._blocks: dict[int, MessageBlock] = {}
         self._aliases: dict[int, int] = {}
@@ -132,7 +179,11 @@ class MessagesReader:
             return
         self._started = True
         self._writer.put(
-            StreamStart(model_id=message.model or self._model, request_id=self._request_id or message.id)
+            StreamStart(
+                model_id=message.model or self._model,
+                request_id=self._request_id or message.id,
+                reason=self._reason,
+            )
         )
         self._count(message.usage)
         self._container = as_object(message.container)

@@ -21,9 +21,10 @@ from turnlog.contract import (
     encode,
 )
 
-from .._call_ids import CallIds
-from .._history import (
+from .._loose import as_object, as_text
+from ..wire import (
     PICTURES,
+    CallIds,
     call_input,
     data_url,
     file_note,
@@ -34,8 +35,7 @@ from .._history import (
     safe_name,
     split_data_url,
 )
-from .._loose import as_object, as_text
-from ._blocks import ORIGIN
+from ._stream import ORIGIN
 
 ANCHOR_EVERY = 15
 """A mark every so many blocks is found again: the API looks back over 20."""
@@ -57,22 +57,6 @@ class _Wired(NamedTuple):
 class Turns:
     """The conversation so far. Turns alternate: messages of the same side are joined."""
 
-    __slots__ = (
-        "_anchors",
-        "_blocks",
-        "_ids",
-        "_marks",
-        "_previous",
-        "_role",
-        "_unsigned",
-        "_wire",
-        "answers_calls",
-        "container",
-        "ends_verbatim",
-        "has_calls",
-        "loop_thinks",
-    )
-
     def __init__(self, *, unsigned_thinking: bool = False) -> None:
         self._wire = bytearray()
         self._role: WireRole | None = None
@@ -80,6 +64,7 @@ class Turns:
         self._anchors: list[int] = []
         self._blocks = 0
         self._previous = 0
+        self._stable = 0
         self._ids = CallIds()
         self._unsigned = unsigned_thinking
         self.has_calls = False
@@ -92,8 +77,7 @@ class Turns:
 
     def copy(self) -> Turns:
         other = Turns.__new__(Turns)
-        for name in self.__slots__:
-            setattr(other, name, getattr(self, name))
+        other.__dict__.update(self.__dict__)
         other._wire = self._wire[:]
         other._marks = self._marks[:]
         other._anchors = self._anchors[:]
@@ -114,6 +98,8 @@ class Turns:
         match message.role:
             case "user":
                 self._append("user", [_given(part) for part in message.parts])
+                if message.meta and message.meta.get("stable"):
+                    self._stable = len(self._marks)
             case "system":
                 text = message.text
                 if text.strip():
@@ -248,14 +234,17 @@ class Turns:
         return len(self._places())
 
     def _places(self) -> list[int]:
-        """The newest block, the last one of the request before this one, and an anchor before that."""
+        """The newest block, the last one of the request before this one, and one before that: where the
+        context stays the same over folds, else an anchor."""
         if not self._marks:
             return []
         chosen = {len(self._marks) - 1}
         if self._previous:
             chosen.add(self._previous - 1)
             anchor = next((at for at in reversed(self._anchors) if at < self._previous - 1), None)
-            if anchor is not None:
+            if self._stable:
+                chosen.add(self._stable - 1)
+            elif anchor is not None:
                 chosen.add(anchor)
         return [self._marks[at] for at in sorted(chosen)]
 

@@ -1,6 +1,6 @@
 """Amazon Bedrock's Converse API, over a client handed in."""
 
-from ._config import BedrockConfig
 from ._model import BedrockModel
+from ._request import BedrockConfig
 
 __all__ = ["BedrockConfig", "BedrockModel"]

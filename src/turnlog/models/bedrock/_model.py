@@ -6,23 +6,21 @@ import asyncio
 from collections.abc import AsyncIterator, Iterable
 from typing import Any, ClassVar
 
-from turnlog.contract import AgentError, JsonObject
+from turnlog.contract import AgentError, Feature, JsonObject
 
 from .._base import Chunk, Model
-from .._config import ModelConfig, ModelInfo, ModelRequest
-from .._fold_cache import FoldCache
-from .._history import ToolNames
+from .._cache import FoldCache
+from .._config import ModelConfig, ModelRequest
 from .._loose import as_object, as_text
-from ._config import BedrockConfig
+from ..wire import ToolNames
 from ._faults import explain
 from ._pump import Pump
-from ._request import build_arguments
+from ._request import BedrockConfig, build_arguments
 from ._stream import ConverseReader
-from ._turns import Turns
-from ._vendor import vendor_of
+from ._turns import Turns, vendor_of
 
 
-class BedrockModel(Model):
+class BedrockModel(Model[BedrockConfig]):
     """Converse, streamed. ``client`` is a botocore or boto3 client of ``bedrock-runtime``.
 
     Without one, a client is made from botocore's own configuration at the first call; it does not retry.
@@ -33,11 +31,21 @@ class BedrockModel(Model):
     provider_id: ClassVar[str] = "bedrock"
     specification: ClassVar[str] = "bedrock-converse"
     config_type: ClassVar[type[ModelConfig]] = BedrockConfig
-    features: ClassVar[frozenset[str]] = frozenset(
-        {"text", "tools", "parallel_tools", "forced_tool", "thinking", "images", "stop_sequences", "cache"}
+    features: ClassVar[frozenset[Feature]] = frozenset(
+        {
+            "text",
+            "tools",
+            "parallel_tools",
+            "forced_tool",
+            "thinking",
+            "images",
+            "stop_sequences",
+            "cache",
+            "output_schema",
+        }
     )
 
-    def __init__(self, config: Any = None, **fields: Any) -> None:
+    def __init__(self, config: BedrockConfig | str | None = None, **fields: Any) -> None:
         super().__init__(config, **fields)
         self._turns: FoldCache[Turns] = FoldCache()
         self._made: Any = None
@@ -48,8 +56,8 @@ class BedrockModel(Model):
                 "make one with create_client('bedrock-runtime')",
             )
 
-    async def _stream(self, request: ModelRequest) -> AsyncIterator[Chunk]:
-        config: BedrockConfig = request.config
+    async def _stream(self, request: ModelRequest[BedrockConfig]) -> AsyncIterator[Chunk]:
+        config = request.config
         arguments = build_arguments(request, self._turns)
         pump = Pump(lambda: self._open(arguments, config))
         reader: ConverseReader | None = None
@@ -99,24 +107,15 @@ class BedrockModel(Model):
     def _map_error(self, error: BaseException) -> AgentError:
         return explain(error) or super()._map_error(error)
 
-    def model_info(self) -> ModelInfo:
-        config: BedrockConfig = self._config
-        vendor = vendor_of(config.model_id)
-        lacks = {
-            name
-            for name, has in (
-                ("images", vendor.images),
-                ("cache", vendor.cache),
-                ("forced_tool", vendor.forced_tool),
-            )
-            if not has
+    def _features(self) -> frozenset[Feature]:
+        vendor = vendor_of(self._config.model_id)
+        can: dict[Feature, bool] = {
+            "images": vendor.images,
+            "cache": vendor.cache,
+            "forced_tool": vendor.forced_tool,
+            "output_schema": vendor.schemas,
         }
-        return ModelInfo(
-            provider_id=self.provider_id,
-            specification=self.specification,
-            model_id=config.model_id,
-            features=self.features - lacks,
-        )
+        return self.features - {name for name, has in can.items() if not has}
 
     async def close(self) -> None:
         made, self._made = self._made, None

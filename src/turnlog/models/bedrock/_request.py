@@ -1,15 +1,42 @@
-"""A call as the arguments of ``converse_stream``."""
+"""What Converse can be told, and a call as the arguments of ``converse_stream``."""
 
 from __future__ import annotations
 
-from turnlog.contract import JsonObject, SpecificTool, ToolSpec
+from turnlog.contract import AgentError, JsonObject, SpecificTool, ToolSpec, encode
 
-from .._config import CacheConfig, ModelRequest
-from .._fold_cache import FoldCache
-from .._history import is_strict, object_schema, safe_name, split_system
-from ._config import BedrockConfig
-from ._turns import Turns
-from ._vendor import Vendor, vendor_of
+from .._cache import FoldCache
+from .._config import CacheConfig, ModelConfig, ModelRequest
+from ..wire import closed_schema, is_strict, object_schema, safe_name, schema_name, split_system
+from ._turns import Turns, Vendor, vendor_of
+
+
+class BedrockConfig(ModelConfig, frozen=True, kw_only=True):
+    """``additional_request_fields`` are the model's own (``{"thinking": {…}}`` for Claude, say);
+    ``guardrail``, ``performance`` and ``service_tier`` go out as they are; ``system_tools`` names tools that
+    run at the provider. ``region`` matters only when no client is handed in.
+
+    Times are in seconds: until the first event, and between two of them.
+    """
+
+    region: str | None = None
+    additional_request_fields: JsonObject | None = None
+    additional_response_paths: list[str] | None = None
+    guardrail: JsonObject | None = None
+    performance: JsonObject | None = None
+    service_tier: str | None = None
+    effort: str | None = None
+    system_tools: list[str] | None = None
+    timeout_first_byte: float = 600.0
+    timeout_silence: float = 300.0
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        for name in ("timeout_first_byte", "timeout_silence"):
+            if not getattr(self, name) > 0:
+                raise AgentError(
+                    "ConfigInvalid", f"{name} is {getattr(self, name)}; it must be more than 0 seconds"
+                )
+
 
 _NO_TOOL: JsonObject = {
     "toolSpec": {
@@ -20,19 +47,22 @@ _NO_TOOL: JsonObject = {
 }
 
 
-def build_arguments(request: ModelRequest, cache: FoldCache[Turns]) -> JsonObject:
-    config: BedrockConfig = request.config
+def build_arguments(request: ModelRequest[BedrockConfig], cache: FoldCache[Turns]) -> JsonObject:
+    config = request.config
     vendor = vendor_of(config.model_id)
-    system, messages = split_system(request.messages, request.system_prompt)
+    system, messages = split_system(request.messages, None)
     turns = cache.fold((request.metadata.session_id, config.model_id), tuple(messages), lambda: Turns(vendor))
     if turns.last_role is None:
         turns.say("Begin.")
     elif turns.last_role == "assistant" and not turns.ends_verbatim:
         turns.say("Continue.")
     mark = _mark(config.cache_config) if vendor.cache else None
-    instructions: list[JsonObject] = [{"text": text} for text in system if text.strip()]
-    if instructions and mark:
-        instructions.append({"cachePoint": mark})
+    instructions = _instructions(request, system, mark)
+    output: JsonObject = {"effort": config.effort} if config.effort else {}
+    if request.output_schema is not None:
+        schema = encode(closed_schema(request.output_schema)).decode()
+        held = {"jsonSchema": {"name": schema_name(request.output_schema), "schema": schema}}
+        output["textFormat"] = {"type": "json_schema", "structure": held}
     optional: JsonObject = {
         "system": instructions,
         "inferenceConfig": _inference(config),
@@ -42,10 +72,24 @@ def build_arguments(request: ModelRequest, cache: FoldCache[Turns]) -> JsonObjec
         "guardrailConfig": config.guardrail,
         "performanceConfig": config.performance,
         "serviceTier": {"type": config.service_tier} if config.service_tier else None,
-        "outputConfig": {"effort": config.effort} if config.effort else None,
+        "outputConfig": output,
+        "requestMetadata": {"traceId": request.metadata.trace_id} if request.metadata.trace_id else None,
     }
     given = {name: value for name, value in optional.items() if value}
     return {"modelId": config.model_id, "messages": turns.write(mark), **given, **request.params}
+
+
+def _instructions(
+    request: ModelRequest[BedrockConfig], system: list[str], mark: JsonObject | None
+) -> list[JsonObject]:
+    """The system prompt, with a cache mark after the part that its author marked, else at the end."""
+    parts = [part for part in request.prompt_parts if part.text.strip()]
+    blocks: list[JsonObject] = [{"text": part.text} for part in parts]
+    blocks += [{"text": text} for text in system if text.strip()]
+    if blocks and mark:
+        marked = [at + 1 for at, part in enumerate(parts) if part.cache]
+        blocks.insert(marked[-1] if marked else len(blocks), {"cachePoint": mark})
+    return blocks
 
 
 def _inference(config: BedrockConfig) -> JsonObject:
@@ -59,7 +103,11 @@ def _inference(config: BedrockConfig) -> JsonObject:
 
 
 def _tools(
-    request: ModelRequest, config: BedrockConfig, vendor: Vendor, turns: Turns, mark: JsonObject | None
+    request: ModelRequest[BedrockConfig],
+    config: BedrockConfig,
+    vendor: Vendor,
+    turns: Turns,
+    mark: JsonObject | None,
 ) -> JsonObject | None:
     """Converse cannot be told to call no tool: then none is shown, or one that does nothing where the
     history holds calls and some tool must be named."""

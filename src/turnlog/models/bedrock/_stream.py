@@ -9,8 +9,8 @@ from typing import Any
 from turnlog.contract import AgentError, Chunk, JsonObject, StreamStart, TokenUsage, parse_arguments
 
 from .._answer import AnswerWriter, Block, BlockKind
-from .._history import ToolNames
 from .._loose import as_object
+from ..wire import ToolNames
 
 ORIGIN = "bedrock"
 """The family that reads back what this adapter puts into ``providerData``."""
@@ -27,8 +27,6 @@ _FINISH = {
 
 
 class _Block(Block):
-    __slots__ = ("redacted",)
-
     def __init__(self, kind: BlockKind, raw: JsonObject) -> None:
         super().__init__(kind, raw)
         self.redacted: list[bytes] = []

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import base64
 import binascii
+import re
 from collections.abc import Sequence
-from typing import Any, Literal, TypeAlias
+from typing import Any, Literal, NamedTuple, TypeAlias
 
 from turnlog.contract import (
     FileRefPart,
@@ -23,8 +24,8 @@ from turnlog.contract import (
     encode,
 )
 
-from .._call_ids import CallIds
-from .._history import (
+from ..wire import (
+    CallIds,
     data_url,
     file_note,
     image_note,
@@ -35,7 +36,6 @@ from .._history import (
     split_data_url,
 )
 from ._stream import ORIGIN
-from ._vendor import Vendor
 
 _FORMATS = {"image/png": "png", "image/jpeg": "jpeg", "image/gif": "gif", "image/webp": "webp"}
 _EMPTY: JsonObject = {}
@@ -43,20 +43,51 @@ _NOTHING = "(no output)"
 
 WireRole: TypeAlias = Literal["user", "assistant"]
 
+_REGIONS = frozenset({"us", "eu", "apac", "jp", "au", "ca", "sa", "me", "af", "global", "us-gov"})
+_TEXT_ONLY = re.compile(
+    r"titan-text|nova-micro|deepseek|gpt-oss|command|jamba|mixtral|mistral-(7b|large-2402|small-2402)"
+    r"|llama3(-1)?-\d|llama3-2-[13]b|claude-(v2|instant)|claude-3-5-haiku"
+)
+_SCHEMAS = re.compile(r"claude-(?:[a-z]+-(?:4-[1-9]\b|[5-9])|fable|mythos)")
+_CACHES = re.compile(r"nova-|claude-3-5-haiku|claude-3-5-sonnet-20241022|claude-3-7|claude-[a-z]+-\d")
+
+
+class Vendor(NamedTuple):
+    name: str
+    """``anthropic``, ``amazon``, …; empty when the name does not say (an inference profile's ARN)."""
+    images: bool
+    result_images: bool
+    """Whether a tool's result may hold images, and say that it is an error."""
+    cache: bool
+    cache_tools: bool
+    forced_tool: bool
+    mixed_turns: bool
+    """Whether a turn may hold a tool's result and text."""
+    schemas: bool
+    """Whether an answer can be held to a schema."""
+
+
+def vendor_of(model_id: str) -> Vendor:
+    words = model_id.rsplit("/", 1)[-1].split(".")
+    if len(words) > 1 and words[0] in _REGIONS:
+        words = words[1:]
+    name = words[0] if len(words) > 1 else ""
+    capable = name in ("anthropic", "amazon", "")
+    caches = name in ("anthropic", "amazon") and _CACHES.search(model_id) is not None
+    return Vendor(
+        name=name,
+        images=_TEXT_ONLY.search(model_id) is None,
+        result_images=capable,
+        cache=caches,
+        cache_tools=caches and name == "anthropic",
+        forced_tool=capable or name == "mistral",
+        mixed_turns=capable,
+        schemas=name == "anthropic" and _SCHEMAS.search(model_id) is not None,
+    )
+
 
 class Turns:
     """The conversation so far. Turns alternate: messages of the same side are joined."""
-
-    __slots__ = (
-        "_bytes",
-        "_ids",
-        "_previous",
-        "_vendor",
-        "answers_calls",
-        "ends_verbatim",
-        "has_calls",
-        "turns",
-    )
 
     def __init__(self, vendor: Vendor) -> None:
         self.turns: list[JsonObject] = []
@@ -65,14 +96,15 @@ class Turns:
         self._ids = CallIds()
         self._previous: tuple[int, int] | None = None
         """(turn, blocks of it) where the request before this one ended."""
+        self._stable: tuple[int, int] | None = None
+        """Up to where the context stays the same over folds."""
         self.has_calls = False
         self.answers_calls = False
         self.ends_verbatim = False
 
     def copy(self) -> Turns:
         other = Turns.__new__(Turns)
-        for name in self.__slots__:
-            setattr(other, name, getattr(self, name))
+        other.__dict__.update(self.__dict__)
         other._ids = self._ids.copy()
         other.turns = self.turns[:]
         if other.turns:  # only the last turn can still grow
@@ -94,6 +126,8 @@ class Turns:
         match message.role:
             case "user":
                 self._append("user", [self._given(part) for part in message.parts])
+                if message.meta and message.meta.get("stable") and self.turns:
+                    self._stable = (len(self.turns) - 1, len(self.turns[-1]["content"]))
             case "system":
                 if message.text.strip():
                     self.say(f"<system>\n{message.text}\n</system>")
@@ -230,8 +264,7 @@ class Turns:
             return turns
         marked = turns[:]
         places = {(len(turns) - 1, len(turns[-1]["content"]))}
-        if self._previous is not None:
-            places.add(self._previous)
+        places |= {place for place in (self._previous, self._stable) if place is not None}
         for turn, at in sorted(places, reverse=True):
             content: list[Any] = marked[turn]["content"]
             if "reasoningContent" not in content[at - 1]:

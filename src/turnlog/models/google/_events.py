@@ -4,35 +4,24 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
-from typing import Any, cast
+from typing import Any
 
 import msgspec
 
 from turnlog.contract import JsonObject
 
-from .._loose import fit, unreadable
+from .._loose import UNREADABLE, LooseDecoder, unreadable
 
 ORIGIN = "google"
 """The family that reads back what this adapter puts into ``providerData``."""
 
 
-class PartialArg(msgspec.Struct, rename="camel"):
-    """One value, or a piece of one text, at a place inside a call's arguments."""
-
-    json_path: str = "$"
-    string_value: str | None = None
-    number_value: float | None = None
-    bool_value: bool | None = None
-    will_continue: bool | None = None
-
-
 class FunctionCall(msgspec.Struct, rename="camel"):
-    """A call: nearly always whole. Where arguments stream, fragments without a name follow the first."""
+    """A call, whole."""
 
     name: str | None = None
     id: str | None = None
     args: msgspec.Raw = msgspec.Raw()
-    partial_args: list[PartialArg] | None = None
     will_continue: bool | None = None
 
 
@@ -74,9 +63,9 @@ class Piece(msgspec.Struct, rename="camel"):
     error: Any = None
 
 
-_decode = msgspec.json.Decoder(Piece, strict=False).decode
+_SERVER = "the Gemini API"
+_read = LooseDecoder(Piece, _SERVER)
 _decode_list = msgspec.json.Decoder(list[msgspec.Raw]).decode
-_UNREADABLE = (msgspec.DecodeError, UnicodeDecodeError, RecursionError)
 
 
 def read_pieces(data: bytes) -> Iterator[tuple[Piece, bytes]]:
@@ -93,8 +82,8 @@ def read_pieces(data: bytes) -> Iterator[tuple[Piece, bytes]]:
         return
     try:
         items = _decode_list(data)
-    except _UNREADABLE as error:
-        raise unreadable(data, error, "the Gemini API") from error
+    except UNREADABLE as error:
+        raise unreadable(data, error, _SERVER) from error
     for item in items:
         yield _read(bytes(item)), bytes(item)
 
@@ -105,7 +94,7 @@ def read_part(data: bytes, candidate: int, part: int) -> JsonObject:
         found: Any = json.loads(data)
         return found["candidates"][candidate]["content"]["parts"][part]
     except ValueError as error:
-        raise unreadable(data, error, "the Gemini API") from error
+        raise unreadable(data, error, _SERVER) from error
 
 
 def args_text(args: msgspec.Raw) -> str:
@@ -115,26 +104,8 @@ def args_text(args: msgspec.Raw) -> str:
         return "{}"
     try:
         return msgspec.json.format(raw, indent=-1).decode()
-    except _UNREADABLE as error:
+    except UNREADABLE as error:
         try:
             return raw.decode()  # half a surrogate pair: whether it can be used is not decided here
         except UnicodeDecodeError:
-            raise unreadable(raw, error, "the Gemini API") from error
-
-
-def _read(data: bytes) -> Piece:
-    try:
-        return _decode(data)
-    except _UNREADABLE as error:
-        return _read_oddly(data, error)
-
-
-def _read_oddly(data: bytes, error: Exception) -> Piece:
-    """Half a surrogate pair, which only the standard library reads, or a type that is another one."""
-    try:
-        found: Any = json.loads(data)
-    except (ValueError, RecursionError):
-        raise unreadable(data, error, "the Gemini API") from error
-    if not isinstance(found, dict):
-        raise unreadable(data, error, "the Gemini API") from error
-    return fit(cast("JsonObject", found), Piece)
+            raise unreadable(raw, error, _SERVER) from error

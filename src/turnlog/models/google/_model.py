@@ -6,17 +6,16 @@ from collections.abc import AsyncGenerator
 from typing import Any, ClassVar
 from urllib.parse import urlsplit
 
-from turnlog.contract import AgentError, Chunk, StreamStart, encode
+from turnlog.contract import AgentError, Chunk, Feature, StreamStart, encode
 
-from .._config import ModelConfig, ModelInfo, ModelRequest
-from .._history import ToolNames
-from .._http import HttpModel, HttpModelConfig, raw_event
-from ._config import GoogleConfig
+from .._config import ModelConfig, ModelRequest
+from ..http import HttpModel, HttpModelConfig
+from ..http._exchange import raw_event
+from ..wire import ToolNames
 from ._events import ORIGIN
-from ._known import is_third_generation, window_of
-from ._request import RequestBuilder
+from ._request import GoogleConfig, RequestBuilder
 from ._stream import GeminiReader
-from ._turns import Form, wire_name
+from ._turns import Form, is_third_generation, wire_name
 
 VERTEX = "vertex"
 MOST_CONTINUATIONS = 100
@@ -24,7 +23,7 @@ _RESOURCES = ("models/", "tunedModels/", "publishers/", "endpoints/")
 _API_KEYS = ("AIza", "AQ.")
 
 
-class GoogleModel(HttpModel):
+class GoogleModel(HttpModel[GoogleConfig]):
     """generateContent, streamed.
 
     The Developer API's key comes from ``api_key``, else ``GEMINI_API_KEY``, else ``GOOGLE_API_KEY``. At
@@ -35,7 +34,7 @@ class GoogleModel(HttpModel):
     provider_id: ClassVar[str] = "google"
     specification: ClassVar[str] = "gemini"
     config_type: ClassVar[type[ModelConfig]] = GoogleConfig
-    features: ClassVar[frozenset[str]] = frozenset(
+    features: ClassVar[frozenset[Feature]] = frozenset(
         {
             "text",
             "tools",
@@ -45,7 +44,7 @@ class GoogleModel(HttpModel):
             "images",
             "stop_sequences",
             "cache",
-            "structured",
+            "output_schema",
         }
     )
     default_base_url: ClassVar[str] = "https://generativelanguage.googleapis.com/v1beta"
@@ -57,8 +56,8 @@ class GoogleModel(HttpModel):
         super().__init__(config, **fields)
         self._builder = RequestBuilder()
 
-    async def _stream(self, request: ModelRequest) -> AsyncGenerator[Chunk, None]:
-        config: GoogleConfig = request.config
+    async def _stream(self, request: ModelRequest[GoogleConfig]) -> AsyncGenerator[Chunk, None]:
+        config = request.config
         form = Form(self._platform(config), is_third_generation(config.model_id))
         headers, address = self._headers(config), self._address(config)
         body = self._builder.build(request, form)
@@ -74,7 +73,7 @@ class GoogleModel(HttpModel):
                 token = encode(reader.continuation)
                 continued = b"".join((body[:-1], b',"continuationToken":', token, b"}"))
                 reader.go_on()
-            async with self._send(address, continued, headers, config) as exchange:
+            async with self._send(request, address, continued, headers) as exchange:
                 if not number:
                     yield StreamStart(model_id=config.model_id, request_id=exchange.request_id)
                 try:
@@ -144,15 +143,3 @@ class GoogleModel(HttpModel):
             bearer = config.auth == "bearer" if config.auth else vertex and not key.startswith(_API_KEYS)
             headers["authorization" if bearer else "x-goog-api-key"] = f"Bearer {key}" if bearer else key
         return headers
-
-    def model_info(self) -> ModelInfo:
-        config: GoogleConfig = self._config
-        window, longest = window_of(config.model_id)
-        return ModelInfo(
-            provider_id=self.provider_id,
-            specification=self.specification,
-            model_id=config.model_id,
-            context_window=config.context_window or window,
-            max_output_tokens=config.max_output_tokens or longest,
-            features=self.features,
-        )

@@ -6,12 +6,11 @@ from collections.abc import Sequence
 
 from turnlog.contract import AgentError, Chunk, JsonObject, TextChunk, TokenUsage, scrub
 
-from .._answer import AnswerWriter, OpenCall, PartKind
+from .._answer import AnswerWriter, PartKind
 from .._faults import map_stream_fault
-from .._history import ToolNames
 from .._loose import as_count
+from ..wire import ToolNames
 from ._events import ORIGIN, Candidate, FunctionCall, Part, Piece, args_text, read_part, read_pieces
-from ._partial import PartialArguments
 
 _FINISH: dict[str, str] = {
     "STOP": "stop",
@@ -49,22 +48,6 @@ class GeminiReader:
     on in a further request (``continuation``) is read on with the same reader.
     """
 
-    __slots__ = (
-        "_about",
-        "_before",
-        "_call",
-        "_finish",
-        "_kind",
-        "_message",
-        "_model",
-        "_names",
-        "_origin",
-        "_provider",
-        "_usage",
-        "_writer",
-        "continuation",
-    )
-
     def __init__(self, model: str, names: ToolNames, *, origin: JsonObject, provider: str = ORIGIN) -> None:
         self._model = model
         self._names = names
@@ -72,7 +55,6 @@ class GeminiReader:
         self._provider = provider
         self._writer = AnswerWriter(model, ORIGIN)
         self._kind: PartKind | None = None
-        self._call: tuple[OpenCall, PartialArguments] | None = None
         self._finish: str | None = None
         self._message: str | None = None
         self._usage: TokenUsage | None = None
@@ -110,12 +92,6 @@ class GeminiReader:
             raise AgentError("ModelProtocolError", f"{self._model} gave up on its answer: {reason}{said}")
         if reason == "MISSING_THOUGHT_SIGNATURE":
             raise AgentError("ModelBadRequest", f"{self._model} misses the signature of a call{said}")
-        if self._call is not None:
-            raise AgentError(
-                "ModelProtocolError",
-                f"{self._model} stopped ({reason}) inside a call of {self._call[0].name!r}",
-                retryable=reason != "MAX_TOKENS",
-            )
         self._end_thinking()
         finish = _FINISH.get(reason, "other")
         if finish == "other" and writer.calls:  # calls come whole
@@ -216,11 +192,15 @@ class GeminiReader:
 
     def _on_call(self, part: Part, call: FunctionCall) -> None:
         self._finish = None
-        if self._call is not None:
-            self._go_on_with(self._call, part, call)
-            return
+        if call.will_continue:
+            raise AgentError(
+                "ModelProtocolError",
+                f"{self._model} sends the arguments of a call in pieces, which is not read here; leave "
+                "streamFunctionCallArguments out of the request",
+                retryable=False,
+            )
         if not call.name:
-            if bytes(call.args) or call.partial_args:
+            if bytes(call.args):
                 raise AgentError("ModelProtocolError", f"{self._model} called a function without a name")
             return
         self._leave()
@@ -230,32 +210,8 @@ class GeminiReader:
         if part.thought_signature:
             data["signature"] = part.thought_signature
         opened = self._writer.begin_call(self._names.ours(call.name), data)
-        if call.will_continue or call.partial_args:
-            self._call = (opened, PartialArguments())
-            self._add(self._call, call)
-        else:
-            self._writer.add_args(opened, args_text(call.args))
-            self._writer.end_call(opened)
-
-    def _go_on_with(self, open_: tuple[OpenCall, PartialArguments], part: Part, call: FunctionCall) -> None:
-        if call.name and call.name != open_[0].name and self._names.ours(call.name) != open_[0].name:
-            raise AgentError(
-                "ModelProtocolError",
-                f"{self._model} began a call of {call.name!r} before that of {open_[0].name!r} was complete",
-            )
-        if part.thought_signature:
-            open_[0].end_data = {**self._origin, "signature": part.thought_signature}
-        self._add(open_, call)
-
-    def _add(self, open_: tuple[OpenCall, PartialArguments], call: FunctionCall) -> None:
-        opened, arguments = open_
-        arguments.add(call.partial_args or ())
-        if call.will_continue:
-            return
-        whole = args_text(call.args) if bytes(call.args) else arguments.text
-        self._writer.add_args(opened, whole)
+        self._writer.add_args(opened, args_text(call.args))
         self._writer.end_call(opened)
-        self._call = None
 
     def _leave(self) -> None:
         """What was being said is over, and what was called is complete."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from typing import Literal, NamedTuple, TypeAlias
 
@@ -21,7 +22,7 @@ from turnlog.contract import (
     encode,
 )
 
-from .._history import (
+from ..wire import (
     call_input,
     data_url,
     file_note,
@@ -50,6 +51,7 @@ _SHOWN = frozenset(
     }
 )
 _EMPTY: JsonObject = {}
+_OLDER = re.compile(r"gemini-[12]\b|gemini-(pro|1)$|gemma|learnlm")
 
 WireRole: TypeAlias = Literal["user", "model"]
 
@@ -68,6 +70,11 @@ class Form(NamedTuple):
         )
 
 
+def is_third_generation(model: str) -> bool:
+    """Whether ``model`` insists on signatures of calls and takes images inside results. Newer ones do."""
+    return _OLDER.search(model.rpartition("/")[2]) is None
+
+
 def wire_name(name: str) -> str:
     """``name`` as the API takes it: like everywhere, but with a letter or ``_`` at its start."""
     safe = safe_name(name)
@@ -78,8 +85,6 @@ def wire_name(name: str) -> str:
 
 class Contents:
     """The conversation so far. Sides alternate: messages of the same side are joined."""
-
-    __slots__ = ("_calls", "_form", "_role", "_wire")
 
     def __init__(self, form: Form) -> None:
         self._form = form

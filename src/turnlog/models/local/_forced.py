@@ -30,7 +30,7 @@ from turnlog.contract import (
     ToolSpec,
 )
 
-from .._history import ToolNames, object_schema, safe_name
+from ..wire import ToolNames, object_schema, safe_name
 
 FAMILY = "openai-chat"
 """The protocol that a forced call is made over."""

@@ -9,11 +9,11 @@ from typing import Any, ClassVar, NamedTuple, cast
 
 import msgspec
 
-from turnlog.contract import AgentError, Chunk, ModelInvocationDescriptor, Secret
+from turnlog.contract import AgentError, Chunk, Feature, ModelInvocationDescriptor, Secret
 
 from .._base import Model
 from .._config import ModelConfig, ModelInfo, ModelRequest
-from .._history import ToolNames
+from ..wire import ToolNames
 from ._config import LocalConfig, find_template
 from ._forced import answer_schema, as_call, forced_tools
 from ._server import (
@@ -45,7 +45,7 @@ PROTOCOLS: dict[str, _Protocol] = {
 _SHARED = ("model_id", "temperature", "max_tokens", "top_p", "stop_sequences", "cache_config", "include_raw")
 
 
-class LocalModel(Model):
+class LocalModel(Model[LocalConfig]):
     """``LocalModel()``, ``LocalModel("qwen2.5-coder-1.5b")``, ``LocalModel("./model.gguf")``.
 
     The first call starts the server; all models with the same weights, window and template share it. A
@@ -56,7 +56,9 @@ class LocalModel(Model):
     provider_id: ClassVar[str] = "local"
     specification: ClassVar[str] = "openai-chat"
     config_type: ClassVar[type[ModelConfig]] = LocalConfig
-    features: ClassVar[frozenset[str]] = frozenset({"text", "tools", "forced_tool", "structured", "stop"})
+    features: ClassVar[frozenset[Feature]] = frozenset(
+        {"text", "tools", "forced_tool", "output_schema", "stop_sequences"}
+    )
 
     def __init__(self, config: LocalConfig | str | None = None, **fields: Any) -> None:
         self._adapters: dict[str, Model] = {}
@@ -71,7 +73,7 @@ class LocalModel(Model):
 
     @property
     def descriptor(self) -> ModelInvocationDescriptor:
-        config: LocalConfig = self._config
+        config = self._config
         return ModelInvocationDescriptor(
             provider_id=self.provider_id,
             specification=PROTOCOLS[config.protocol].specification,
@@ -79,27 +81,22 @@ class LocalModel(Model):
         )
 
     def model_info(self) -> ModelInfo:
-        config: LocalConfig = self._config
-        info = super().model_info()
-        return msgspec.structs.replace(
-            info,
-            specification=PROTOCOLS[config.protocol].specification,
-            context_window=config.n_ctx or None,
-        )
+        window = self._config.n_ctx or self._config.context_window
+        return msgspec.structs.replace(super().model_info(), context_window=window)
 
-    async def _stream(self, request: ModelRequest) -> AsyncGenerator[Chunk, None]:
-        config: LocalConfig = request.config
+    async def _stream(self, request: ModelRequest[LocalConfig]) -> AsyncGenerator[Chunk, None]:
+        config = request.config
         forced = forced_tools(request.tool_choice, request.tool_specs)
         names = ToolNames(request.tool_specs)
         # The other two protocols have no way to hold an answer to a schema.
-        protocol = "chat" if forced else config.protocol
+        protocol = "chat" if forced or request.output_schema is not None else config.protocol
         endpoint = await self._endpoint(config)
         body: dict[str, Any] = {} if config.seed is None else {"seed": config.seed}
         if forced:
             schema = {"name": "call", "schema": answer_schema(forced)}
             body["response_format"] = {"type": "json_schema", "json_schema": schema}
             # The tools are still shown, but what follows is the answer to a schema, not to be read as a call.
-            request = msgspec.structs.replace(request, tool_choice="none")
+            request = msgspec.structs.replace(request, tool_choice="none", output_schema=None)
         adapter = self._adapter(protocol)
         inner = msgspec.structs.replace(
             request, config=_inner_config(adapter, protocol, config, endpoint, body)

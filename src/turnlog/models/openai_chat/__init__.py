@@ -1,7 +1,7 @@
 """OpenAI Chat Completions and every compatible server."""
 
-from ._config import OpenAIChatConfig
+from .._openai import HOSTS, Quirks, quirks_of
 from ._model import OpenAIChatModel
-from ._quirks import HOSTS, Quirks, quirks_of
+from ._request import OpenAIChatConfig
 
 __all__ = ["HOSTS", "OpenAIChatConfig", "OpenAIChatModel", "Quirks", "quirks_of"]

@@ -8,7 +8,7 @@ from typing import Any
 
 from turnlog.contract import AgentError, CallArgs, CallEnd, CallStart, Chunk, encode
 
-from .._history import ToolNames
+from ..wire import ToolNames
 from ._chunks import CallDelta
 
 
@@ -32,8 +32,6 @@ class CallTable:
     """Servers leave out indexes or use one for all calls, leave out ids, repeat names and ids in every
     fragment, cut names in pieces, send a call whole or twice. A fragment goes on with the call it names,
     unless it says that it is another one: a new id, a new name, or new arguments after complete ones."""
-
-    __slots__ = ("_at", "_calls", "_ids", "_nameless", "_names", "_origin")
 
     def __init__(self, names: ToolNames, origin: dict[str, str]) -> None:
         self._names = names
@@ -95,8 +93,8 @@ class CallTable:
             chunks.append(CallArgs(tool_call_id=call.key, args_text_delta="".join(call.args)))
         return chunks
 
-    def end(self) -> list[Chunk]:
-        """All calls are complete."""
+    def end(self, *, whole: bool = True) -> list[Chunk]:
+        """No more comes. Calls of an answer that was cut are not ``whole`` and get no end."""
         chunks: list[Chunk] = []
         for call in self._calls:
             if not call.name:
@@ -105,7 +103,7 @@ class CallTable:
                 )
             if not call.started:
                 chunks += self._start(call)
-        for call in self._calls:
+        for call in self._calls if whole else ():
             data = self._data(call)  # told again when more came after the start
             chunks.append(CallEnd(tool_call_id=call.key, provider_data=None if data == call.told else data))
         return chunks

@@ -6,12 +6,11 @@ says, the chunk is read again without types and what fits is taken.
 
 from __future__ import annotations
 
-import json
-from typing import Any, cast
+from typing import Any
 
 import msgspec
 
-from .._loose import fit, unreadable
+from .._loose import LooseDecoder
 
 
 class FunctionDelta(msgspec.Struct, gc=False):
@@ -71,22 +70,11 @@ class Completion(msgspec.Struct):
     base_resp: dict[str, Any] | None = None
 
 
-_decode = msgspec.json.Decoder(Completion, strict=False).decode
+_decode = LooseDecoder(Completion, "Chat Completions")
 
 
 def decode_chunk(data: bytes) -> Completion:
-    """``ModelProtocolError`` for what is no JSON object: a cut stream, or no such stream at all."""
-    try:
-        return _decode(data)
-    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
-        return _decode_loosely(data)
-
-
-def _decode_loosely(data: bytes) -> Completion:
-    try:
-        found: object = json.loads(data)  # takes a character that was cut in two, which msgspec does not
-    except (ValueError, RecursionError) as error:
-        raise unreadable(data, error, "Chat Completions") from error
-    if not isinstance(found, dict):
+    """``ModelProtocolError`` for what is no JSON: a cut stream, or no such stream at all."""
+    if data[:1] != b"{" and not isinstance(found := _decode.plain(data), dict):
         return Completion(error=found)
-    return fit(cast("dict[str, Any]", found), Completion)
+    return _decode(data)

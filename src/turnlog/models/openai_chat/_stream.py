@@ -8,12 +8,39 @@ from typing import Any, cast
 from turnlog.contract import AgentError, Chunk, StreamDone, TextChunk, ThinkingChunk, TokenUsage
 
 from .._faults import map_stream_fault
-from .._history import ToolNames
-from .._usage import read_usage
+from .._openai import read_usage
+from ..wire import ToolNames
 from ._calls import CallTable
 from ._chunks import CallDelta, Choice, Completion, Delta, decode_chunk
-from ._details import merge_details
 from ._think import ThinkSplitter
+
+_GROWING = ("text", "summary", "data")
+
+
+def merge_details(kept: list[dict[str, Any]], fragments: list[dict[str, Any]]) -> str:
+    """Add ``fragments`` to ``kept``; give the text that can be shown."""
+    shown = ""
+    for fragment in fragments:
+        for name in ("text", "summary"):
+            value = fragment.get(name)
+            if isinstance(value, str):
+                shown += value
+        last = kept[-1] if kept else None
+        if (
+            last is None
+            or last.get("type") != fragment.get("type")
+            or last.get("index") != fragment.get("index")
+            or fragment.get("type") == "reasoning.encrypted"
+        ):
+            kept.append(dict(fragment))
+            continue
+        for name, value in fragment.items():
+            if name in _GROWING and isinstance(value, str) and isinstance(last.get(name), str):
+                last[name] += value
+            elif value is not None:
+                last[name] = value
+    return shown
+
 
 FINISH: dict[str, str] = {
     "stop": "stop",
@@ -70,23 +97,6 @@ _COUNTS = ("prompt_tokens", "completion_tokens", "input_tokens", "output_tokens"
 
 class ChatReader:
     """Reads one answer. ``push`` gives the chunks of an event, ``finish`` those that end the answer."""
-
-    __slots__ = (
-        "_calls",
-        "_details",
-        "_id",
-        "_model",
-        "_origin",
-        "_provider",
-        "_reason",
-        "_refused",
-        "_streamed",
-        "_thinking_field",
-        "_thinks",
-        "_usage",
-        "_usage_after_finish",
-        "done",
-    )
 
     def __init__(
         self,
@@ -194,7 +204,7 @@ class ChatReader:
         finish = self._finish_reason(self._reason)
         chunks: list[Chunk] = list(self._thinks.end()) if self._thinks else []
         chunks += self._kept_thinking()
-        chunks += self._calls.end()
+        chunks += self._calls.end(whole=finish not in _CUT)
         if usage := self.usage():
             chunks.append(usage)
         chunks.append(StreamDone(finish_reason=finish, provider_data=self._answer_data()))
@@ -340,18 +350,8 @@ class ChatReader:
             if self._refused and finish in ("stop", "other"):
                 return "refusal"
             return "stop" if finish == "tool_calls" else finish
-        if finish == "length":
-            raise AgentError(
-                "ModelProtocolError",
-                "the answer hit the output limit inside its tool calls, so none of them is complete; "
-                "raise max_tokens, or ask for less in one call",
-                retryable=False,
-            )
-        if finish in ("content_filter", "refusal"):
-            raise AgentError(
-                "ModelContentFiltered",
-                f"{self._provider} withheld the rest of an answer with tool calls ({reason}); none is run",
-            )
+        if finish in _CUT:
+            return finish  # its calls get no end, so the base refuses them
         if (reason is None or finish == "other") and not self._calls.all_parse():
             raise AgentError(
                 "ModelProtocolError",

@@ -12,8 +12,6 @@ _OPEN, _CLOSE = "<think>", "</think>"
 class ThinkSplitter:
     """Takes the thoughts at the start of an answer apart from what follows, across any cuts."""
 
-    __slots__ = ("_held", "_state")
-
     def __init__(self) -> None:
         self._state: Literal["before", "inside", "gap", "after"] = "before"
         self._held: str = ""

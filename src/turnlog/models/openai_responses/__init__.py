@@ -1,6 +1,6 @@
 """OpenAI's Responses API and the servers that speak it."""
 
-from ._config import OpenAIResponsesConfig
 from ._model import OpenAIResponsesModel
+from ._request import OpenAIResponsesConfig
 
 __all__ = ["OpenAIResponsesConfig", "OpenAIResponsesModel"]

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import json
 from typing import Any
 
 import msgspec
 
 from turnlog.contract import JsonObject
 
-from .._loose import as_object, as_text, unreadable
+from .._loose import LooseDecoder, as_object
 
 
 class Event(msgspec.Struct):
@@ -36,47 +35,10 @@ class Event(msgspec.Struct):
     detail: Any = None
 
 
-_decode = msgspec.json.Decoder(Event).decode
-_plain = msgspec.json.Decoder().decode
-_UNREADABLE = (msgspec.DecodeError, UnicodeDecodeError, RecursionError)
-
-
-def read_event(data: bytes) -> Event:
-    """One event, or a whole answer that was not streamed; ``ModelProtocolError`` for what is neither."""
-    try:
-        return _decode(data)
-    except _UNREADABLE as error:
-        return _read_loosely(data, error)
+read_event = LooseDecoder(Event, "the Responses API")
+"""One event, or a whole answer that was not streamed; ``ModelProtocolError`` for what is neither."""
 
 
 def read_json(data: bytes) -> JsonObject:
     """A JSON object with all its fields; empty for any other value, and for nothing."""
-    if not data:
-        return {}
-    try:
-        found = _plain(data)
-    except _UNREADABLE as error:
-        found = _loads(data, error)
-    return as_object(found)
-
-
-def _read_loosely(data: bytes, error: Exception) -> Event:
-    """A character cut in two, which only the standard library reads, or a type that is none."""
-    found = _loads(data, error)
-    if not isinstance(found, dict):
-        raise unreadable(data, error, "the Responses API")
-    known: JsonObject = {name: value for name, value in as_object(found).items() if name in _FIELDS}
-    if "response" in known:
-        known["response"] = msgspec.Raw(json.dumps(known["response"]).encode())
-    known["type"] = as_text(known.get("type"))
-    return Event(**known)
-
-
-_FIELDS = frozenset(Event.__struct_fields__)
-
-
-def _loads(data: bytes, error: Exception) -> Any:
-    try:
-        return json.loads(data)
-    except (ValueError, RecursionError):
-        raise unreadable(data, error, "the Responses API") from error
+    return as_object(read_event.plain(data)) if data else {}

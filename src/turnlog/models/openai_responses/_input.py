@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 from typing import NamedTuple
 
 import msgspec
@@ -21,7 +22,10 @@ from turnlog.contract import (
     ToolResultPayload,
 )
 
-from .._history import (
+from .._cache import Digest
+from .._loose import as_object, as_text
+from ..wire import (
+    NO_RESULT,
     file_note,
     image_note,
     own_data,
@@ -31,10 +35,44 @@ from .._history import (
     safe_name,
     unseen_note,
 )
-from .._loose import as_object, as_text
-from .._wire_cache import Digest
 from ._items import FAMILY, filled
-from ._replies import replies_to
+
+_WITHOUT_REPLY = frozenset({"computer_call", "local_shell_call"})
+"""Calls whose reply cannot be made up, a picture of a screen say."""
+
+
+def replies_to(item: JsonObject, kept: Sequence[JsonObject], custom_are_run: bool) -> list[JsonObject] | None:
+    """What has to follow ``item``: nothing where it was answered; None where it cannot go back at all.
+
+    ``kept`` is the ``providerData`` of all items that go back with it. ``custom_are_run`` says that the
+    server itself runs what it reports as custom tools.
+    """
+    kind, call = as_text(item.get("type")), item.get("call_id")
+    if kind in _WITHOUT_REPLY:
+        return None
+    others = [as_object(own.get("item")) for own in kept]
+    if call is not None and any(
+        other.get("call_id") == call and as_text(other.get("type")).endswith("_output") for other in others
+    ):
+        return []
+    match kind:
+        case "custom_tool_call" if not custom_are_run:
+            return [{"type": "custom_tool_call_output", "call_id": call, "output": NO_RESULT}]
+        case "apply_patch_call":
+            return [
+                {"type": "apply_patch_call_output", "call_id": call, "status": "failed", "output": NO_RESULT}
+            ]
+        case "shell_call":
+            outcome = {"type": "exit", "exit_code": 1}
+            output = [{"stdout": "", "stderr": NO_RESULT, "outcome": outcome}]
+            return [{"type": "shell_call_output", "call_id": call, "output": output}]
+        case "mcp_approval_request":
+            return [
+                {"type": "mcp_approval_response", "approval_request_id": item.get("id"), "approve": False}
+            ]
+        case _:
+            return []
+
 
 _json = msgspec.json.Encoder().encode
 _NONE: JsonObject = {}
@@ -62,8 +100,6 @@ class InputWriter:
     An answer that holds what only this server and model can read goes back whole, item by item, while the
     wire before it is what it was; else as plain text and calls.
     """
-
-    __slots__ = ("_form", "_ids")
 
     def __init__(self, form: Form) -> None:
         self._form = form

@@ -8,7 +8,7 @@ from turnlog.contract import JsonObject
 
 from .._answer import OpenCall, PartKind
 from .._loose import as_list, as_object, as_text
-from .._surrogates import is_unicode
+from .._stream import is_unicode
 
 FAMILY = "openai-responses"
 """The family that reads back what this adapter puts into ``providerData``."""
@@ -24,8 +24,6 @@ _KNOWN_CALL = frozenset({"type", "id", "call_id", "name", "arguments", "status"}
 class Section:
     """A run of text inside an item: one content part, or one part of a summary."""
 
-    __slots__ = ("item", "kind", "over", "pieces", "refusal")
-
     def __init__(self, item: Item, kind: PartKind) -> None:
         self.item = item
         self.kind: PartKind = kind
@@ -40,20 +38,6 @@ class Section:
 
 class Item:
     """One output item, from its first event to its last."""
-
-    __slots__ = (
-        "announced",
-        "args_done",
-        "at",
-        "call",
-        "done",
-        "kind",
-        "open",
-        "parted",
-        "raw",
-        "sections",
-        "told",
-    )
 
     def __init__(self, kind: ItemKind, at: int, raw: JsonObject) -> None:
         self.kind: ItemKind = kind

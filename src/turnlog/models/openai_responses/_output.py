@@ -7,11 +7,10 @@ from typing import Any
 from turnlog.contract import AgentError, JsonObject, encode, parse_arguments
 
 from .._answer import AnswerWriter, PartKind
-from .._history import ToolNames
 from .._loose import as_list, as_object, as_text
+from ..wire import ToolNames
 from ._events import Event
 from ._items import FAMILY, Item, ItemKind, Section, call_data, hollow, joined, kind_of, renumber, texts_of
-from ._order import EventOrder
 
 
 class Output:
@@ -21,26 +20,10 @@ class Output:
     the provider knows its items by their ids alone.
     """
 
-    __slots__ = (
-        "_all",
-        "_at",
-        "_ids",
-        "_keeps",
-        "_lossy",
-        "_names",
-        "_order",
-        "_origin",
-        "_stored",
-        "refused",
-        "speaking",
-        "writer",
-    )
-
-    def __init__(
-        self, writer: AnswerWriter, order: EventOrder, names: ToolNames, origin: JsonObject, stored: bool
-    ) -> None:
+    def __init__(self, writer: AnswerWriter, names: ToolNames, origin: JsonObject, stored: bool) -> None:
         self.writer = writer
-        self._order = order
+        self.intact = True
+        """Every event so far had its number, and none was missing."""
         self._names = names
         self._origin = origin
         self._stored = stored
@@ -157,12 +140,13 @@ class Output:
 
     def announce(self, event: Event, name: str) -> None:
         """A part of an item begins under a number of its own."""
-        item = self._ids.get(as_text(event.item_id)) or self._at.get(event.output_index)
+        at = event.output_index
+        item = self._ids.get(as_text(event.item_id)) or (self._at.get(at) if type(at) is int else None)
         if item is not None:
             item.announced.add((name, _index(event)))
 
     def speak(self, section: Section, text: str) -> None:
-        if not text:
+        if not text or section.over:  # what comes after a text was told whole is late
             return
         if self.speaking is not section:
             self._turn_away(section.item)
@@ -194,15 +178,13 @@ class Output:
 
     def complete(self, section: Section, whole: Any) -> None:
         """Say what is missing of a text that is known whole now."""
-        section.over = True
         if not isinstance(whole, str):
             return
         said = section.text
-        if said == whole:
-            return
         if whole.startswith(said):
             self.speak(section, whole[len(said) :])
-        elif not self._order.intact and not said.startswith(whole) and said.strip() != whole.strip():
+            section.over = True
+        elif not self.intact and not said.startswith(whole) and said.strip() != whole.strip():
             raise protocol("text that is not what its pieces make together: some were lost or came twice")
 
     def _end_text(self, section: Section, part: JsonObject) -> None:
@@ -320,15 +302,16 @@ class Output:
                 self._settle(item, item.raw)
 
     def refuse_cut_calls(self, reason: str, said: str) -> None:
-        """Raise for a call that is not complete in an answer that claims to be."""
+        """Raise for a call that is not complete in an answer that claims to be.
+
+        In one that was cut it has no end either, so that the base refuses it.
+        """
         for item in self._all:
             if item.kind != "call" or (item.done and item.raw.get("status") != "incomplete"):
                 continue
-            call = item.call
-            if call is None or reason in ("stop", "other"):
-                name = call.name if call else as_text(item.raw.get("name"))
+            if item.call is None or reason in ("stop", "other"):
+                name = item.call.name if item.call else as_text(item.raw.get("name"))
                 raise protocol(f"the end of an answer ({said}) whose call of {name!r} is not complete")
-            self.writer.end_call(call)  # the last word of an answer that was cut: `finish` says so
 
 
 def protocol(found: str) -> AgentError:

@@ -1,25 +1,52 @@
-"""One call as the bytes of a Responses request."""
+"""What a Responses model can be told, and one call as the bytes of a request."""
 
 from __future__ import annotations
 
 import re
-from hashlib import sha256
 from typing import cast
 
 import msgspec
 
 from turnlog.contract import JsonObject, SpecificTool, ToolChoice, ToolSpec
 
+from .._cache import FoldCache, Wire
 from .._config import ModelRequest
-from .._history import is_strict, object_schema, safe_name
 from .._loose import as_object
-from .._wire_cache import WireCache
-from ._config import OpenAIResponsesConfig
+from .._openai import OpenAIConfig, cache_key
+from ..wire import is_strict, object_schema, safe_name, schema_name
 from ._input import Form, InputWriter
+
+
+class OpenAIResponsesConfig(OpenAIConfig, frozen=True, kw_only=True):
+    """Fields of the protocol, and some that say how a server differs where its host does not tell.
+
+    ``server_tools`` are tools that run at the provider, in the API's own form. ``store`` lets the provider
+    keep the answers; off, thoughts come back encrypted and travel with the history (``encrypted_reasoning``
+    says whether to ask for them). ``item_ids`` says whether what goes back carries the ids it came with,
+    ``image_results`` whether a tool's result may hold images, ``images`` whether the model sees at all. A
+    ``response_format`` in the words of Chat Completions is understood too.
+    """
+
+    reasoning_effort: str | None = None
+    reasoning_summary: str | None = None
+    verbosity: str | None = None
+    parallel_tool_calls: bool | None = None
+    response_format: JsonObject | None = None
+    server_tools: list[JsonObject] | None = None
+    max_tool_calls: int | None = None
+    metadata: dict[str, str] | None = None
+    include: list[str] | None = None
+    store: bool = False
+    truncation: str | None = None
+    service_tier: str | None = None
+    safety_identifier: str | None = None
+    encrypted_reasoning: bool | None = None
+    item_ids: bool | None = None
+    image_results: bool | None = None
+
 
 _json = msgspec.json.Encoder().encode
 _ENCRYPTED = "reasoning.encrypted_content"
-_LONGEST_CACHE_KEY = 64
 _NO_INPUT = b'{"role":"user","content":"Begin."}'
 
 OFFICIAL = frozenset({"openai", "azure"})
@@ -40,36 +67,37 @@ _THINKS_AT_WILL = re.compile(r"gpt-5\.[1-9]|gpt-[6-9]")
 class RequestBuilder:
     """Keeps what does not change between calls: the encoded history and the encoded tools."""
 
-    __slots__ = ("_cache", "_tools")
-
     def __init__(self) -> None:
-        self._cache = WireCache()
+        self._cache: FoldCache[Wire] = FoldCache()
         self._tools: tuple[tuple[ToolSpec, ...], list[JsonObject] | None, bytes] = ((), None, b"")
 
-    def build(self, request: ModelRequest, form: Form, provider: str) -> tuple[bytes, str]:
+    def build(
+        self, request: ModelRequest[OpenAIResponsesConfig], form: Form, provider: str
+    ) -> tuple[bytes, str]:
         """(the body, the digest of what precedes the answer)."""
-        config: OpenAIResponsesConfig = request.config
+        config = request.config
         extra: JsonObject = {**request.params, **(config.extra_body or {})}
         tools = self._encode_tools(request.tool_specs, config.server_tools)
         instructions = request.system_prompt or None
-        wire = self._cache.encode(
+        seed = _json(instructions) + tools
+        wire = self._cache.fold(
             (request.metadata.session_id, form),
             request.messages,
-            InputWriter(form).encode,
-            _json(instructions) + tools,
+            lambda: Wire(InputWriter(form).encode, seed),
+            seed,
         )
-        items = wire.data or _NO_INPUT
+        digest, items = wire.digest(), wire.data or _NO_INPUT
         fields = _fields(config, request, provider)
         fields = {name: value for name, value in fields.items() if value is not None and name not in extra}
         if "input" in extra or "tools" in extra:  # someone's own words replace ours
             fields["input"] = msgspec.Raw(b"[%b]" % items)
             if tools:
                 fields["tools"] = msgspec.Raw(tools)
-            return _json({**fields, **extra}), wire.digest
+            return _json({**fields, **extra}), digest
         pieces = [_json({**fields, **extra})[:-1]]
         if tools:
             pieces += [b',"tools":', tools]
-        return b"".join([*pieces, b',"input":[', items, b"]}"]), wire.digest
+        return b"".join([*pieces, b',"input":[', items, b"]}"]), digest
 
     def _encode_tools(self, specs: tuple[ToolSpec, ...], server: list[JsonObject] | None) -> bytes:
         if not specs and not server:
@@ -91,10 +119,15 @@ def _tool(spec: ToolSpec) -> JsonObject:
     }
 
 
-def _fields(config: OpenAIResponsesConfig, request: ModelRequest, provider: str) -> JsonObject:
+def _fields(
+    config: OpenAIResponsesConfig, request: ModelRequest[OpenAIResponsesConfig], provider: str
+) -> JsonObject:
     sampled = provider not in OFFICIAL or _takes_temperature(config)
     reasoning = {"effort": config.reasoning_effort, "summary": config.reasoning_summary}
-    text = {"format": _format(config.response_format), "verbosity": config.verbosity}
+    text = {
+        "format": _schema(request.output_schema) or _format(config.response_format),
+        "verbosity": config.verbosity,
+    }
     fields: JsonObject = {
         "model": config.model_id,
         "stream": True,
@@ -118,7 +151,7 @@ def _fields(config: OpenAIResponsesConfig, request: ModelRequest, provider: str)
         fields["parallel_tool_calls"] = config.parallel_tool_calls
     cache = config.cache_config
     if provider not in _SPARE and (cache is None or cache.strategy == "auto"):
-        fields["prompt_cache_key"] = _cache_key(request.metadata.session_id)
+        fields["prompt_cache_key"] = cache_key(request.metadata.session_id)
         fields["prompt_cache_retention"] = cache.ttl if cache else None
     return fields
 
@@ -147,11 +180,12 @@ def _format(given: JsonObject | None) -> JsonObject | None:
     return {"type": "json_schema", **as_object(given["json_schema"])}
 
 
-def _cache_key(session_id: str) -> str | None:
-    """What names the prefix that a session's calls share; the API takes so many characters and no more."""
-    if len(session_id) <= _LONGEST_CACHE_KEY:
-        return session_id or None
-    return sha256(session_id.encode("utf-8", "surrogatepass")).hexdigest()
+def _schema(schema: JsonObject | None) -> JsonObject | None:
+    """What holds an answer to ``schema``; strict only where OpenAI's rules for strict schemas are kept."""
+    if schema is None:
+        return None
+    name = schema_name(schema)
+    return {"type": "json_schema", "name": name, "schema": schema, "strict": is_strict(schema)}
 
 
 def _choice(choice: ToolChoice | None) -> str | JsonObject | None:

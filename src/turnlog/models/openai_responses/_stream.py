@@ -3,17 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 from turnlog.contract import AgentError, Chunk, JsonObject, TextChunk, TokenUsage
 
 from .._answer import AnswerWriter, PartKind
 from .._faults import map_stream_fault
-from .._history import ToolNames
 from .._loose import as_list, as_object, as_text
-from .._usage import read_usage
+from .._openai import read_usage
+from ..wire import ToolNames
 from ._events import Event, read_event, read_json
 from ._items import FAMILY, ItemKind
-from ._order import EventOrder, Numbered
 from ._output import Output
 
 _SPEAKS: dict[str, tuple[ItemKind, PartKind, str]] = {
@@ -26,20 +26,10 @@ _SPEAKS: dict[str, tuple[ItemKind, PartKind, str]] = {
 }
 """Events that bring text → (the item's kind, our part, the field of the item it grows)."""
 
-_LAST = frozenset(
-    {
-        "response.completed",
-        "response.done",
-        "response.incomplete",
-        "response.failed",
-        "response.cancelled",
-        "response.error",
-        "error",
-    }
-)
 _INCOMPLETE = {"max_output_tokens": "length", "max_tokens": "length", "content_filter": "content_filter"}
 """``incomplete_details.reason`` → our finish reason; what a newer API adds is ``other``."""
 
+_REMEMBERED = 64
 _TICKS = 1e-10
 """xAI counts cost in these shares of a dollar."""
 
@@ -49,8 +39,6 @@ class ResponsesReader:
 
     ``limit`` is the longest answer that was asked for; see :class:`Output` for the rest.
     """
-
-    __slots__ = ("_limit", "_order", "_output", "_provider", "_writer", "ended")
 
     def __init__(
         self,
@@ -65,8 +53,10 @@ class ResponsesReader:
         self._provider = provider
         self._limit = limit
         self._writer = AnswerWriter(model, FAMILY)
-        self._order = EventOrder()
-        self._output = Output(self._writer, self._order, names, origin, stored)
+        self._output = Output(self._writer, names, origin, stored)
+        self._number: Any = None
+        self._recent: dict[int, bytes] = {}
+        self._counts = True
         self.ended = False
 
     def push(self, name: str, data: bytes) -> Sequence[Chunk]:
@@ -76,29 +66,38 @@ class ResponsesReader:
         event = read_event(data)
         if not event.type:
             event.type = name
-        if event.type in _LAST:
-            self._catch_up(self._order.rest())
-            self._read(event, data)
-            return self._writer.take()
-        if self._order.admit(event, data):
-            if event.type == "response.output_text.delta" and not self._order.waiting:
-                section, delta = self._output.speaking, event.delta
-                # Nearly every event: more of the text that is being said.
-                if (
-                    section is not None
-                    and type(delta) is str
-                    and delta
-                    and section is self._output.section_of(event)
-                ):
-                    section.pieces.append(delta)
-                    return (TextChunk(text_delta=delta),)
-            self._read(event, data)
-        self._catch_up(self._order.ready())
+        if self._repeats(event.sequence_number, data):
+            return ()
+        if event.type == "response.output_text.delta":
+            section, delta = self._output.speaking, event.delta
+            # Nearly every event: more of the text that is being said.
+            if (
+                section is not None
+                and type(delta) is str
+                and delta
+                and not section.over
+                and section is self._output.section_of(event)
+            ):
+                section.pieces.append(delta)
+                return (TextChunk(text_delta=delta),)
+        self._read(event, data)
         return self._writer.take()
 
-    def _catch_up(self, events: list[Numbered]) -> None:
-        for event, data in events:
-            self._read(event, data)
+    def _repeats(self, number: Any, data: bytes) -> bool:
+        """Whether the same event came before, with the same bytes. Numbers decide nothing else."""
+        if type(number) is not int or not self._counts:
+            self._output.intact = False
+            return False
+        known = self._recent.get(number)
+        if known is not None:
+            self._counts = self._counts and known == data  # a server that does not count is not asked again
+            return self._counts
+        if self._number is not None and number != self._number + 1:
+            self._output.intact = False
+        self._number = number
+        self._recent[number] = data
+        self._recent.pop(number - _REMEMBERED, None)
+        return False
 
     def _read(self, event: Event, data: bytes) -> None:
         output, kind = self._output, event.type

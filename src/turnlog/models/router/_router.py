@@ -64,7 +64,7 @@ class RouterConfig(ModelConfig, frozen=True, kw_only=True):
     cooldown: float = 30.0
 
 
-class ProviderRouter(Model):
+class ProviderRouter(Model[RouterConfig]):
     """Several models, or names of them, as one.
 
     The choice and its reason reach the log through ``target_for``; a failover through the ``start`` delta,
@@ -126,8 +126,9 @@ class ProviderRouter(Model):
     def _choose(self, metadata: RequestMetadata) -> tuple[list[str], str]:
         """The routes to try, in order. The same call gets the same answer: the log has it already."""
         key = (metadata.run_id, metadata.model_call_index, metadata.attempt)
-        if metadata.run_id and key in self._choices:
-            return self._choices[key]
+        known = self._choices.get(key) if metadata.run_id else None
+        if known is not None:
+            return known
         health = self.health()
         wanted, reason = self._ask(RouteContext(metadata, health))
         ready = [name for name in wanted if health[name].ready_in <= 0]
@@ -138,7 +139,8 @@ class ProviderRouter(Model):
             first = health[wanted[0]]
             reason = f"{reason}; {wanted[0]} rests {first.ready_in:.0f} s after {first.last_error}"
         chosen = ([*ready, *resting], reason)
-        self._choices[key] = chosen
+        if metadata.run_id:
+            self._choices[key] = chosen
         while len(self._choices) > _REMEMBERED:
             self._choices.popitem(last=False)
         return chosen
@@ -163,7 +165,7 @@ class ProviderRouter(Model):
                 "ConfigInvalid", f"the router's policy raised {type(error).__name__}: {error}", cause=error
             ) from error
 
-    async def _stream(self, request: ModelRequest) -> AsyncIterator[Chunk]:
+    async def _stream(self, request: ModelRequest[RouterConfig]) -> AsyncIterator[Chunk]:
         names, reason = self._choose(request.metadata)
         for position, name in enumerate(names):
             is_last = position == len(names) - 1
@@ -186,7 +188,9 @@ class ProviderRouter(Model):
                 return
             reason = f"failover: {name} failed with {failure.error_code}"
 
-    async def _attempt(self, name: str, reason: str, request: ModelRequest) -> AsyncGenerator[Chunk, None]:
+    async def _attempt(
+        self, name: str, reason: str, request: ModelRequest[RouterConfig]
+    ) -> AsyncGenerator[Chunk, None]:
         model = self._routes[name].model
         health = self._health[name]
         began = self._clock.monotonic()
@@ -196,6 +200,9 @@ class ProviderRouter(Model):
             request.tool_specs,
             request.system_prompt,
             tool_choice=request.tool_choice,
+            system_prompt_content=request.system_prompt_content,
+            invocation_state=request.invocation_state,
+            output_schema=request.output_schema if model.supports("output_schema") else None,
             request_metadata=request.metadata,
             **_handed_on(request),
         )
@@ -231,7 +238,7 @@ class ProviderRouter(Model):
             model_id=given.model_id if given else target.model,
             request_id=given.request_id if given else None,
             target=target,
-            reason=f"{name}: {reason}",
+            reason=f"{name}: {reason}; {given.reason}" if given and given.reason else f"{name}: {reason}",
         )
 
     def _observe(self, name: str, metadata: RequestMetadata, delta: MessageDelta) -> None:
@@ -296,7 +303,7 @@ def _read(given: object) -> tuple[list[str], str]:
     return [str(name) for name in cast("Sequence[object]", given)], reason
 
 
-def _handed_on(request: ModelRequest) -> dict[str, Any]:
+def _handed_on(request: ModelRequest[RouterConfig]) -> dict[str, Any]:
     """What the router was told for its models: it has no use for it itself."""
     given = {name: getattr(request.config, name) for name in _SHARED}
     told = {name: value for name, value in given.items() if value is not None and value is not False}

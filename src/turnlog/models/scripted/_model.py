@@ -9,6 +9,7 @@ from typing import Any, ClassVar, TypeAlias
 from turnlog.contract import (
     AgentError,
     Clock,
+    Feature,
     IdSource,
     StreamDone,
     StreamStart,
@@ -40,8 +41,8 @@ class ScriptedModel(Model):
 
     provider_id: ClassVar[str] = ORIGIN
     specification: ClassVar[str] = ORIGIN
-    features: ClassVar[frozenset[str]] = frozenset(
-        {"text", "tools", "forced_tool", "thinking", "images", "files"}
+    features: ClassVar[frozenset[Feature]] = frozenset(
+        {"text", "tools", "forced_tool", "thinking", "images", "files", "output_schema"}
     )
 
     def __init__(
@@ -52,7 +53,7 @@ class ScriptedModel(Model):
         loop: bool = False,
         default: ScriptItem | None = None,
         context_window: int | None = None,
-        features: Iterable[str] | None = None,
+        features: Iterable[Feature] | None = None,
         clock: Clock | None = None,
         ids: IdSource | None = None,
         error_mapper: ErrorMapper | None = None,
@@ -64,7 +65,7 @@ class ScriptedModel(Model):
         self._loop = loop
         self._default = default
         self._context_window = context_window
-        self._features = self.features if features is None else frozenset(features)
+        self._given = self.features if features is None else frozenset(features)
         self.requests: list[ModelRequest] = []
         """Every request so far, the newest last."""
 
@@ -79,7 +80,7 @@ class ScriptedModel(Model):
             specification=self.specification,
             model_id=self._config.model_id,
             context_window=self._context_window,
-            features=self._features,
+            features=self._given,
         )
 
     async def _stream(self, request: ModelRequest) -> AsyncIterator[Chunk]:

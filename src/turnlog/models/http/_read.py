@@ -1,4 +1,4 @@
-"""Server-sent events, read from bytes as they come.
+"""Reading an answer's bytes as they come: server-sent events, compression, and a watch on silence.
 
 Lines end with LF, CRLF or CR and with nothing else: U+2028 inside a text is text. Pieces may be cut
 anywhere, inside a character and inside a CRLF too. Nearly all streams send ``data: {…}`` and a blank
@@ -7,6 +7,9 @@ line, so that shape is cut out of the buffer with one ``split``; everything else
 
 from __future__ import annotations
 
+import asyncio
+import zlib
+from collections.abc import Callable, Iterator
 from typing import TypeAlias
 
 from turnlog.contract import AgentError
@@ -17,6 +20,8 @@ ServerEvent: TypeAlias = tuple[str, bytes]
 MAX_EVENT = 32 * 1024 * 1024
 MAX_TOTAL = 512 * 1024 * 1024
 _BOM = b"\xef\xbb\xbf"
+_INFLATE_STEP = 256 * 1024
+_GRACE = 0.02
 
 
 class SSEReader:
@@ -27,8 +32,6 @@ class SSEReader:
     of data that are each an object are events of a server that leaves out the blank lines.
     Raises ``ModelProtocolError`` when one event or the whole stream outgrows its limit.
     """
-
-    __slots__ = ("_after_cr", "_begun", "_buffer", "_max_event", "_max_total", "_total")
 
     def __init__(self, *, max_event: int = MAX_EVENT, max_total: int = MAX_TOTAL) -> None:
         self._buffer = bytearray()
@@ -140,3 +143,108 @@ def _too_large(what: str, limit: int) -> AgentError:
         f"{what} is larger than {limit} bytes; the server does not speak this protocol, or never stops",
         retryable=False,
     )
+
+
+def inflater(encoding: str) -> Callable[[bytes], Iterator[bytes]]:
+    """Undoes gzip or deflate in steps of bounded size, so that a bomb meets the reader's limits early.
+
+    We ask for no compression; a proxy may compress all the same.
+    """
+    if encoding not in ("gzip", "x-gzip", "deflate"):
+        raise AgentError(
+            "ModelProtocolError",
+            f"the answer is compressed with {encoding!r} although identity was asked for; "
+            "configure the proxy in between to leave event streams alone",
+            retryable=False,
+        )
+    unpack = zlib.decompressobj(wbits=47)  # 32 + 15: gzip or zlib, found by their first bytes
+    held = bytearray() if encoding == "deflate" else None  # it may lack zlib's header
+
+    def feed(piece: bytes) -> Iterator[bytes]:
+        nonlocal unpack, held
+        if held is not None:
+            held += piece
+        pending = True
+        while piece or pending:
+            if unpack.eof:  # gzip may come in several members
+                unpack = zlib.decompressobj(wbits=47)
+            try:
+                plain = unpack.decompress(piece, _INFLATE_STEP)
+            except zlib.error as error:
+                if not held:
+                    raise AgentError(
+                        "ModelProtocolError", f"the compressed answer is damaged: {error}", cause=error
+                    ) from error
+                unpack, piece, held = zlib.decompressobj(wbits=-15), bytes(held), None
+                continue
+            pending = len(plain) == _INFLATE_STEP and not unpack.eof
+            piece = unpack.unused_data if unpack.eof else unpack.unconsumed_tail
+            if plain:
+                held = None
+                yield plain
+
+    return feed
+
+
+class SilenceWatch:
+    """Breaks off a wait that lasts longer than ``limit`` seconds, like ``asyncio.timeout``.
+
+    One timer serves a whole stream: a wait only writes down when it began, and the timer looks. Time
+    that the consumer spends between two waits does not count.
+    """
+
+    def __init__(self, limit: float) -> None:
+        self.limit = limit
+        self._loop = asyncio.get_running_loop()
+        self._since: float | None = None
+        self._late_since: float | None = None
+        self._task: asyncio.Task[object] | None = None
+        self._fired = False
+        self._cancelling = 0
+        self._handle: asyncio.TimerHandle | None = None
+
+    def begin(self) -> None:
+        """A wait begins now, in this task."""
+        self._task = asyncio.current_task()
+        self._since = self._loop.time()
+        if self._handle is None:
+            self._handle = self._loop.call_later(self.limit, self._look)
+
+    def done(self) -> None:
+        """What was waited for is here."""
+        self._since = None
+
+    def stop(self) -> None:
+        self._since = None
+        if self._handle is not None:
+            self._handle.cancel()
+            self._handle = None
+
+    def took_effect(self) -> bool:
+        """After ``CancelledError``: was it ours alone? Then it is to be read as a timeout."""
+        if not self._fired or self._task is None:
+            return False
+        self._fired = False
+        return self._task.uncancel() <= self._cancelling
+
+    def restart(self, limit: float) -> None:
+        """Another limit from here on."""
+        self.stop()
+        self.limit = limit
+
+    def _look(self) -> None:
+        self._handle = None
+        if self._since is None or self._task is None:
+            return
+        left = self._since + self.limit - self._loop.time()
+        if left <= 0 and self._late_since != self._since:
+            # The process may have been asleep: let the loop read what has come meanwhile, then look again.
+            self._late_since = self._since
+            left = _GRACE
+        if left > 0:
+            self._handle = self._loop.call_later(left, self._look)
+            return
+        self._since = None
+        self._fired = True
+        self._cancelling = self._task.cancelling()
+        self._task.cancel()

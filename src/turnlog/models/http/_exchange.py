@@ -3,22 +3,21 @@
 from __future__ import annotations
 
 import asyncio
-import zlib
-from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Iterator, Mapping
+import logging
+import os
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Mapping
 from contextlib import suppress
 from types import TracebackType
 from typing import Any, TypeAlias
 
 import httpx2
+import msgspec
 
-from turnlog.contract import AgentError, scrub
+from turnlog.contract import MASK, AgentError, JsonObject, scrub
 
-from .._faults import map_fault
-from .._retry_after import in_words
+from .._faults import in_words, map_fault
 from ._config import HttpModelConfig
-from ._debug import log_response
-from ._sse import ServerEvent, SSEReader
-from ._watch import SilenceWatch
+from ._read import ServerEvent, SilenceWatch, SSEReader, inflater
 
 _ERROR_BODY_LIMIT = 256 * 1024
 _ERROR_BODY_SECONDS = 10.0
@@ -28,7 +27,6 @@ _SHOWN_START = 400
 _COMMENTS_LAST = 4
 """A server that sends comments alone is alive for so many times ``timeout_silence``."""
 
-_INFLATE_STEP = 256 * 1024
 _BOM = b"\xef\xbb\xbf"
 
 
@@ -316,47 +314,6 @@ def _too_large(limit: int) -> AgentError:
     return AgentError("ModelProtocolError", f"the answer is larger than {limit} bytes", retryable=False)
 
 
-def inflater(encoding: str) -> Callable[[bytes], Iterator[bytes]]:
-    """Undoes gzip or deflate in steps of bounded size, so that a bomb meets the reader's limits early.
-
-    We ask for no compression; a proxy may compress all the same.
-    """
-    if encoding not in ("gzip", "x-gzip", "deflate"):
-        raise AgentError(
-            "ModelProtocolError",
-            f"the answer is compressed with {encoding!r} although identity was asked for; "
-            "configure the proxy in between to leave event streams alone",
-            retryable=False,
-        )
-    unpack = zlib.decompressobj(wbits=47)  # 32 + 15: gzip or zlib, found by their first bytes
-    held = bytearray() if encoding == "deflate" else None  # it may lack zlib's header
-
-    def feed(piece: bytes) -> Iterator[bytes]:
-        nonlocal unpack, held
-        if held is not None:
-            held += piece
-        pending = True
-        while piece or pending:
-            if unpack.eof:  # gzip may come in several members
-                unpack = zlib.decompressobj(wbits=47)
-            try:
-                plain = unpack.decompress(piece, _INFLATE_STEP)
-            except zlib.error as error:
-                if not held:
-                    raise AgentError(
-                        "ModelProtocolError", f"the compressed answer is damaged: {error}", cause=error
-                    ) from error
-                unpack, piece, held = zlib.decompressobj(wbits=-15), bytes(held), None
-                continue
-            pending = len(plain) == _INFLATE_STEP and not unpack.eof
-            piece = unpack.unused_data if unpack.eof else unpack.unconsumed_tail
-            if plain:
-                held = None
-                yield plain
-
-    return feed
-
-
 def _words_of(error: BaseException) -> str:
     """What went wrong, in the words of whatever lies deepest: the client often says nothing itself."""
     said, deeper = "", error
@@ -407,3 +364,64 @@ def explain_transport(error: BaseException, url: str, answered: bool, config: Ht
         case _:
             when = "in the middle of the answer" if answered else "before it answered"
             return AgentError("ModelServerError", f"{url} closed the connection {when}: {said}", cause=error)
+
+
+# ── debug records, off unless TURNLOG_DEBUG names `provider` ──
+
+_debug = logging.getLogger("turnlog.provider")
+_SHOWN_HEADERS = frozenset(
+    {"accept", "content-type", "content-length", "user-agent", "retry-after", "retry-after-ms", "date"}
+)
+_BODY_LIMIT = 20_000
+
+
+def debug_is_on() -> bool:
+    switched = os.environ.get("TURNLOG_DEBUG")
+    return bool(switched) and bool({"provider", "all", "*"} & {word.strip() for word in switched.split(",")})
+
+
+def raw_event(name: str, data: bytes) -> JsonObject:
+    """An event as it came, for ``include_raw``."""
+    try:
+        shown: object = msgspec.json.decode(data)
+    except (msgspec.DecodeError, UnicodeDecodeError):
+        shown = data.decode("utf-8", "replace")
+    return {"event": name, "data": shown} if name else {"data": shown}
+
+
+def log_request(url: str, headers: Mapping[str, str], body: bytes) -> None:
+    if debug_is_on():
+        _write("request", url, {"headers": _safe(headers), "body": _shown(body)})
+
+
+def log_response(url: str, status: int, headers: Mapping[str, str], body: bytes | None = None) -> None:
+    if debug_is_on():
+        fields: JsonObject = {"status": status, "headers": _safe(headers)}
+        if body is not None:
+            fields["body"] = _shown(body)
+        _write("response", url, fields)
+
+
+def _write(what: str, url: str, fields: JsonObject) -> None:
+    """One record, its fields as JSON in the text and as attributes for structured handlers."""
+    if not _debug.isEnabledFor(logging.DEBUG):
+        _debug.setLevel(logging.DEBUG)
+    if not _debug.hasHandlers():  # nobody set up logging: whoever switched this on wants to see it
+        _debug.addHandler(logging.StreamHandler())
+    text = msgspec.json.encode(fields).decode()
+    _debug.debug("%s %s %s", what, scrub(url), text, extra=fields)
+
+
+def _safe(headers: Mapping[str, str]) -> dict[str, str]:
+    """Names of all headers; values only of those that cannot hold a key."""
+    shown: dict[str, str] = {}
+    for name, value in headers.items():
+        name = name.lower()
+        harmless = name in _SHOWN_HEADERS or "ratelimit" in name or name.endswith("request-id")
+        shown[name] = scrub(value) if harmless else MASK
+    return shown
+
+
+def _shown(body: bytes) -> str:
+    text = scrub(body[:_BODY_LIMIT].decode("utf-8", "replace"))
+    return text if len(body) <= _BODY_LIMIT else f"{text}… ({len(body)} bytes)"

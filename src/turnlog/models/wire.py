@@ -1,4 +1,4 @@
-"""Histories made fit for a provider: what every adapter needs when it turns messages into its own words.
+"""Histories made fit for a provider: what every adapter needs to turn messages into its provider's words.
 
 Nothing here changes a message. Where a history is well-formed the same objects come back, so that what
 was encoded once can be used again.
@@ -7,10 +7,10 @@ was encoded once can be used again.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence, Set
 from functools import lru_cache
 from hashlib import sha256
-from typing import Any, cast
+from typing import Any, Self, cast
 
 import msgspec
 
@@ -140,8 +140,6 @@ def safe_name(name: str) -> str:
 class ToolNames:
     """The way back from the names a provider sees to ours. ``rename`` is the way there."""
 
-    __slots__ = ("_ours", "_wires")
-
     def __init__(self, specs: Iterable[ToolSpec], rename: Callable[[str], str] = safe_name) -> None:
         self._wires = {rename(spec.name): spec.name for spec in specs}
         self._ours = {wire: name for wire, name in self._wires.items() if wire != name}
@@ -162,6 +160,42 @@ def short_id(call_id: str, length: int, alphabet: str) -> str:
         number, digit = divmod(number, len(alphabet))
         text += alphabet[digit]
     return text
+
+
+class CallIds:
+    """The provider's own id where no call before it has it, else ours.
+
+    A server may count its calls anew in every answer, or give one answer twice.
+    """
+
+    def __init__(self) -> None:
+        self._earlier: Set[str] = frozenset()
+        self._taken: set[str] = set()
+        self._newest: dict[str, str] = {}
+
+    def copy(self) -> Self:
+        """For a while: what the copy takes stays with it, and it costs nothing however many there are."""
+        other = type(self)()
+        other._earlier = self._earlier | self._taken if self._earlier else self._taken
+        other._newest = dict(self._newest)
+        return other
+
+    def begin_answer(self) -> None:
+        self._newest = {}
+
+    def take(self, call_id: str, theirs: str) -> tuple[str, bool]:
+        """The id of a call, and whether it is ``theirs``, which is empty when it cannot be used."""
+        wired = safe_name(theirs) if theirs else ""
+        is_theirs = bool(wired) and wired not in self._taken and wired not in self._earlier
+        if not is_theirs:
+            wired = safe_name(call_id)
+        self._taken.add(wired)
+        self._newest[call_id] = wired
+        return wired, is_theirs
+
+    def of(self, call_id: str) -> str:
+        """The id that a call of the newest answer was given."""
+        return self._newest.get(call_id) or safe_name(call_id)
 
 
 # ── contents ──
@@ -311,3 +345,24 @@ def is_strict(schema: Any) -> bool:
         for key, value in known.items()
         if key not in ("enum", "const", "default", "examples")
     )
+
+
+def schema_name(schema: JsonObject) -> str:
+    """What to call an answer's schema where the provider wants a name: its title, or ``answer``."""
+    title = schema.get("title")
+    return safe_name(title) if isinstance(title, str) and title else "answer"
+
+
+def closed_schema(schema: Any) -> Any:
+    """``schema`` with every object of it closed, as providers demand that hold an answer to it exactly."""
+    if isinstance(schema, list):
+        return [closed_schema(item) for item in cast("list[Any]", schema)]
+    if not isinstance(schema, dict):
+        return schema
+    known = {
+        name: value if name in ("enum", "const", "default", "examples") else closed_schema(value)
+        for name, value in cast("JsonObject", schema).items()
+    }
+    if known.get("type") == "object" and "properties" in known:
+        known.setdefault("additionalProperties", False)
+    return known

@@ -4,11 +4,21 @@ from __future__ import annotations
 
 import os
 from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
 
 from turnlog.contract import AgentError, JsonObject, Secret, guard
 
 from .._config import ModelConfig
+
+if TYPE_CHECKING:
+    from typing_extensions import TypeVar
+
+    H = TypeVar("H", bound="HttpModelConfig", default=Any)
+else:
+    from typing import TypeVar
+
+    H = TypeVar("H", bound="HttpModelConfig")
 
 _SECRET_WORDS = ("auth", "key", "token", "secret", "cookie", "credential", "signature")
 
