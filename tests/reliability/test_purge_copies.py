@@ -17,13 +17,12 @@ from turnlog.history import (
     fork,
     import_jsonl,
     open_store,
-    render_html,
-    render_markdown,
     verify,
     visible_entries,
 )
 from turnlog.loop import compact_session, explain, fork_session, purge_entries, redact_entries, replay
 from turnlog.testing import ScriptedModel, Turn
+from turnlog.transcript import render_html, render_markdown
 from turnlog.widgets import MemoryNotebookWidget, TodoWidget
 
 SECRET = "opens with 7-4-1-9"

@@ -15,13 +15,12 @@ from turnlog.history import (
     MemoryStore,
     export_jsonl,
     open_store,
-    render_html,
-    render_markdown,
     show_url,
     verify,
 )
 from turnlog.loop import Hooks, replay
 from turnlog.testing import FaultStore, ScriptedModel, StoreFault, Turn
+from turnlog.transcript import render_html, render_markdown
 
 KEY = "sk-canary-0f1e2d3c4b5a6978"
 Secret(KEY)

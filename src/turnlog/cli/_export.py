@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 
 import click
@@ -12,13 +12,9 @@ import click
 from turnlog.contract import (
     AgentError,
     Entry,
-    ImagePart,
-    ModelInputEntry,
     Store,
-    ToolResultPart,
-    ToolResultsEntry,
 )
-from turnlog.history import export_jsonl, import_jsonl, verify, visible_entries
+from turnlog.history import export_jsonl, import_jsonl, named_blobs, verify, visible_entries
 from turnlog.transcript import render_html, render_markdown
 
 from ._app import FAILED, err, json_option, out, session_argument, store_option, with_store, write_json
@@ -73,7 +69,7 @@ def _write_private(path: Path, data: bytes) -> None:
 async def _read_images(store: Store, entries: Sequence[Entry]) -> dict[str, bytes]:
     """The bytes of every image shown; one that is gone is left to its place."""
     found: dict[str, bytes] = {}
-    for name in {name for entry in entries for name in _image_names(entry)}:
+    for name in {name for entry in entries for name in named_blobs(entry)}:
         try:
             found[name] = await store.get_blob(name)
         except AgentError as error:
@@ -81,26 +77,17 @@ async def _read_images(store: Store, entries: Sequence[Entry]) -> dict[str, byte
     return found
 
 
-def _image_names(entry: Entry) -> Iterator[str]:
-    if not isinstance(entry, ModelInputEntry | ToolResultsEntry):
-        return
-    for part in entry.payload.message.parts:
-        content = part.payload.content if isinstance(part, ToolResultPart) else [part]
-        for inner in content if isinstance(content, list) else ():
-            if isinstance(inner, ImagePart) and (inner.payload.url or "").startswith("blob:"):
-                yield (inner.payload.url or "").removeprefix("blob:")
-
-
 @click.command("import")
 @click.argument("file", type=click.Path(exists=True, dir_okay=False))
+@click.option("--trust", is_flag=True, help="Keep its open run and its approvals: only for your own exports.")
 @store_option
-def import_command(file: str, store_url: str | None) -> None:
+def import_command(file: str, trust: bool, store_url: str | None) -> None:
     """Read a session from JSON lines that export wrote."""
     try:
         data = Path(file).read_bytes()
     except OSError as error:
         raise AgentError("ConfigInvalid", f"cannot read {file}: {error.strerror}") from error
-    out.print(with_store(store_url, lambda store: import_jsonl(store, data)), markup=False)
+    out.print(with_store(store_url, lambda store: import_jsonl(store, data, trust=trust)), markup=False)
 
 
 @click.command("verify", short_help="Check a session: chain, order, pairing.")

@@ -12,6 +12,7 @@ from .._lazy import lazy
 if TYPE_CHECKING:
     from ._blank import PLACEHOLDER as PLACEHOLDER
     from ._blobs import attach_images as attach_images
+    from ._blobs import named_blobs as named_blobs
     from ._export import export_jsonl as export_jsonl
     from ._export import import_jsonl as import_jsonl
     from ._follow import follow as follow
@@ -38,7 +39,7 @@ else:
         __name__,
         {
             "._blank": "PLACEHOLDER",
-            "._blobs": "attach_images",
+            "._blobs": "attach_images named_blobs",
             "._export": "export_jsonl import_jsonl",
             "._follow": "follow",
             "._fork": "fork",

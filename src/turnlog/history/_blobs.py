@@ -4,24 +4,32 @@ from __future__ import annotations
 
 import base64
 import binascii
+import re
 from collections.abc import Sequence
 
 import msgspec
 
 from ..contract import (
     AgentError,
+    CustomEntry,
+    Entry,
     FileRefPart,
     Image,
     ImagePart,
     Message,
     MessagePart,
+    ModelInputEntry,
+    ModelOutputEntry,
     Store,
     TextPart,
     ToolResultPart,
+    ToolResultsEntry,
     digest,
+    encode,
 )
 
 PREFIX = "blob:"
+_NAME = re.compile(r"blob:(sha256-[0-9a-f]{64})")
 _replace = msgspec.structs.replace
 
 
@@ -30,6 +38,24 @@ def detach_images(message: Message, found: dict[str, bytes]) -> Message:
     if not any(_holds_data(part) for part in message.parts):
         return message
     return _replace(message, parts=[_detach(part, found) for part in message.parts])
+
+
+def named_blobs(entry: Entry) -> set[str]:
+    """Names of the stored bytes that belong to an entry: its images, outputs that were kept apart, and what
+    a host's own entry names as ``blob:sha256-…``."""
+    if isinstance(entry, CustomEntry):
+        return set(_NAME.findall(encode(entry.payload.data).decode()))
+    if not isinstance(entry, ModelInputEntry | ModelOutputEntry | ToolResultsEntry):
+        return set()
+    found: set[str] = set()
+    for part in entry.payload.message.parts:
+        content = part.payload.content if isinstance(part, ToolResultPart) else [part]
+        for inner in content if isinstance(content, list) else ():
+            if isinstance(inner, ImagePart) and (inner.payload.url or "").startswith(PREFIX):
+                found.add((inner.payload.url or "").removeprefix(PREFIX))
+    if isinstance(entry, ToolResultsEntry):
+        found |= {outcome.artifact for outcome in entry.payload.outcomes if outcome.artifact is not None}
+    return found
 
 
 async def attach_images(store: Store, message: Message) -> Message:

@@ -11,17 +11,34 @@ import msgspec
 from ..contract import (
     SCHEMA_VERSION,
     AgentError,
+    Clock,
+    Entry,
+    EntryPayload,
     Envelope,
+    ErrorInfo,
+    IdSource,
+    Message,
+    MessagePart,
+    RunEnded,
+    SessionHeader,
+    SessionHeaderEntry,
     Store,
     StoredEntry,
+    ToolCall,
+    ToolOutcome,
+    ToolResults,
+    ToolStartedEntry,
     encode,
     expected_hash,
     read_envelope,
+    seal,
+    tool_result_part,
 )
-from ._blank import blobs_in
+from ..system import SystemClock, SystemIds
+from ._blobs import named_blobs
 from ._purge import blank_body, trim_body
 from ._upcast import decode_log, header_version
-from ._views import redacted_ids, visible_entries
+from ._views import AgentState, redacted_ids, visible_entries
 
 
 class _BlobLine(msgspec.Struct, frozen=True):
@@ -47,33 +64,111 @@ async def export_jsonl(store: Store, session_id: str, *, blobs: bool = True) -> 
             bodies[at] = trim_body(bodies[at], shown.payload)
     lines = list(bodies)
     if blobs:
-        for name in dict.fromkeys(name for body in bodies for name in sorted(_referenced(body))):
+        shown = visible_entries(entries)
+        for name in dict.fromkeys(name for entry in shown for name in sorted(named_blobs(entry))):
             data = base64.b64encode(await store.get_blob(name)).decode()
             lines.append(encode(_BlobLine(blob=name, data=data)))
     return b"\n".join(lines) + b"\n"
 
 
-async def import_jsonl(store: Store, data: bytes) -> str:
+async def import_jsonl(
+    store: Store,
+    data: bytes,
+    *,
+    trust: bool = False,
+    clock: Clock | None = None,
+    ids: IdSource | None = None,
+) -> str:
     """Put an exported log into ``store``; returns the session's id.
 
     Everything is checked before anything is written. A session that is there already is continued when
     the import is the same log grown longer; a log that differs is refused. The past that a fork shares
     with other sessions is kept once, under those sessions.
+
+    An export can be made by anyone, so its open run ends here as aborted and what was approved in it is void;
+    entries that say so follow the log. With ``trust`` the run stays open, to be resumed. A session of which
+    only the past that a fork shares came along never stays open: its run goes on elsewhere, or in the fork.
     """
     rows, blobs = _read_lines(data)
     _check_chain(rows)
-    decode_log(rows[-1][0].session_id, [row.body for _, row in rows])
+    entries = decode_log(rows[-1][0].session_id, [row.body for _, row in rows])
     for content in blobs.values():
         await store.put_blob(content)
+    parts = _by_session(rows)
     before: str | None = None
-    for session_id, batch in _by_session(rows):
-        await _merge(store, session_id, batch, before)
+    for session_id, batch in parts:
+        closing: list[StoredEntry] = []
+        if not trust or session_id != parts[-1][0]:
+            closing = _close(session_id, entries[: batch[-1].seq], clock or SystemClock(), ids or SystemIds())
+        await _merge(store, session_id, batch, closing, before, list(blobs.values()))
         before = session_id
-    return rows[-1][0].session_id
+    return parts[-1][0]
 
 
-def _referenced(body: bytes) -> set[str]:
-    return {name for name in blobs_in(body) if b"blob:" + name.encode() in body}
+def _close(session_id: str, entries: Sequence[Entry], clock: Clock, ids: IdSource) -> list[StoredEntry]:
+    """What follows an imported log whose run is open: results that say so, and the run's end."""
+    state = AgentState.from_entries(entries)
+    payloads: list[EntryPayload] = []
+    if not state.pending_tool_calls and state.current_run_id is None:
+        return []
+    last = entries[-1]
+    if _version(entries) != SCHEMA_VERSION:
+        payloads.append(SessionHeader(schema_version=SCHEMA_VERSION))
+    now, run_id = clock.now(), state.current_run_id
+    if calls := state.pending_tool_calls:
+        payloads.append(_void(calls, entries, run_id or "", now))
+    if run_id is not None:
+        error = ErrorInfo(code="RunAborted", message=_ENDED, retryable=False, category="loop")
+        payloads.append(RunEnded(status="aborted", error=error))
+    made: list[StoredEntry] = []
+    previous_id, previous_hash = last.id, last.hash
+    for seq, payload in enumerate(payloads, last.seq + 1):
+        sealed = seal(
+            payload,
+            id=ids.entry(),
+            previous_id=previous_id,
+            previous_hash=previous_hash,
+            session_id=session_id,
+            seq=seq,
+            timestamp=now,
+            run_id=run_id,
+            meta={"imported": True},
+        )
+        previous_id, previous_hash = sealed.entry.id, sealed.entry.hash
+        made.append(sealed.stored)
+    return made
+
+
+_ENDED = "the log was imported with this run open, so it ended here; import it with trust to go on with it"
+
+
+def _void(calls: Sequence[ToolCall], entries: Sequence[Entry], run_id: str, now: str) -> ToolResults:
+    started = {entry.payload.tool_call_id for entry in entries if isinstance(entry, ToolStartedEntry)}
+    parts: list[MessagePart] = []
+    outcomes: list[ToolOutcome] = []
+    for call in calls:
+        began = call.tool_call_id in started
+        text = (
+            "The log was imported while this call ran: whether it took effect is not known."
+            if began
+            else "This call was not run: the log was imported before it started; decisions on it are void."
+        )
+        parts.append(tool_result_part(call.tool_call_id, text, is_error=True))
+        outcomes.append(
+            ToolOutcome(
+                tool_call_id=call.tool_call_id,
+                tool_name=call.tool_name,
+                status="unknown" if began else "skipped",
+                error_code="ToolOutcomeUnknown" if began else "RunAborted",
+            )
+        )
+    message = Message(run_id=run_id, role="tool", parts=parts, timestamp=now)
+    return ToolResults(message=message, outcomes=outcomes)
+
+
+def _version(entries: Sequence[Entry]) -> int | None:
+    headers = [entry.payload for entry in entries if isinstance(entry, SessionHeaderEntry)]
+    return headers[-1].schema_version if headers else None
 
 
 def _read_lines(data: bytes) -> tuple[list[tuple[Envelope, StoredEntry]], dict[str, bytes]]:
@@ -130,26 +225,39 @@ def _by_session(rows: Sequence[tuple[Envelope, StoredEntry]]) -> list[tuple[str,
     return parts
 
 
-async def _merge(store: Store, session_id: str, batch: list[StoredEntry], parent: str | None) -> None:
+async def _merge(
+    store: Store,
+    session_id: str,
+    batch: list[StoredEntry],
+    closing: list[StoredEntry],
+    parent: str | None,
+    blobs: Sequence[bytes],
+) -> None:
     first = batch[0].seq
     tail = await store.tail(session_id)
     if tail is None and parent is None:
-        await store.append(session_id, batch, expected_tail=first - 1)
+        await store.append(session_id, batch + closing, expected_tail=first - 1, blobs=blobs)
         return
     if tail is None and parent is not None:
-        await store.fork(parent, at=first - 1, target=session_id, first=batch)
+        await store.fork(parent, at=first - 1, target=session_id, first=batch + closing)
         return
     there = await store.read(session_id, after=first - 1, upto=batch[-1].seq)
     for mine, theirs in zip(batch, there, strict=False):
         if read_envelope(mine.body).hash != read_envelope(theirs.body).hash:
+            ours = b'"imported":true' in bytes(read_envelope(theirs.body).meta)
+            why = (
+                "where an earlier import ended its open run; import a session before its forks, or with trust"
+                if ours
+                else "import into another store"
+            )
             raise AgentError(
                 "InvalidEntry",
                 f"the store has a session {session_id!r} that differs from the import from entry {mine.seq} "
-                "on; import into another store",
+                f"on; {why}",
                 meta={"session_id": session_id, "seq": mine.seq},
             )
     if rest := batch[len(there) :]:
-        await store.append(session_id, rest, expected_tail=rest[0].seq - 1)
+        await store.append(session_id, rest + closing, expected_tail=rest[0].seq - 1, blobs=blobs)
 
 
 def _bad_line(number: int, message: str, cause: BaseException | None = None) -> AgentError:

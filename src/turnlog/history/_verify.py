@@ -26,7 +26,8 @@ from ..contract import (
     expected_hash,
     read_envelope,
 )
-from ._blank import blank_payload, blobs_in
+from ._blank import blank_payload
+from ._blobs import named_blobs
 from ._ledger import Ledger, check_input
 from ._upcast import decode_log
 from ._views import redacted_ids
@@ -67,7 +68,7 @@ async def verify(store: Store, session_id: str) -> list[Problem]:
     if entries is not None:
         _check_pairing(entries, problems)
         await _check_purged(store, session_id, entries, envelopes, problems)
-    await _check_blobs(store, stored, problems)
+        await _check_blobs(store, entries, problems)
     return problems
 
 
@@ -255,15 +256,13 @@ def _unfinished(id: str, seq: int) -> Problem:
     return Problem(code="purge", message=message, seq=seq, entry_id=id)
 
 
-async def _check_blobs(store: Store, stored: Sequence[StoredEntry], problems: list[Problem]) -> None:
-    for row in stored:
-        for name in sorted(blobs_in(row.body)):
-            if b"blob:" + name.encode() not in row.body:
-                continue  # a digest in some text, not a reference
+async def _check_blobs(store: Store, entries: Sequence[Entry], problems: list[Problem]) -> None:
+    for entry in entries:
+        for name in sorted(named_blobs(entry)):
             try:
                 intact = f"sha256-{digest(await store.get_blob(name))}" == name
-                message = f"the bytes {name} that entry {row.seq} names were changed"
+                message = f"the bytes {name} that entry {entry.seq} names were changed"
             except AgentError as error:
-                intact, message = False, f"entry {row.seq} names bytes that are not there: {error.message}"
+                intact, message = False, f"entry {entry.seq} names bytes that are not there: {error.message}"
             if not intact:
-                problems.append(Problem(code="blob", message=message, seq=row.seq, entry_id=row.id))
+                problems.append(Problem(code="blob", message=message, seq=entry.seq, entry_id=entry.id))

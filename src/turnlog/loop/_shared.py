@@ -8,7 +8,7 @@ from typing import Any
 
 from turnlog.context import recall_text
 from turnlog.contract import AgentError, JsonObject, Store
-from turnlog.history import visible_entries
+from turnlog.history import named_blobs, visible_entries
 from turnlog.tools import Tool, ToolContext, ToolError
 from turnlog.widgets import Widget
 
@@ -99,8 +99,12 @@ async def _recall(arguments: JsonObject, ctx: ToolContext) -> str:
 
 async def _read_artifact(arguments: JsonObject, ctx: ToolContext) -> str:
     share = SHARE.get()
+    name = arguments["artifact"]
+    # The bytes of other sessions, and those of what was redacted, are not this session's to read.
+    if not any(name in named_blobs(entry) for entry in visible_entries(share.warm.session.entries)):
+        raise ToolError(f"this session has no artifact {name!r}; name one as it was named in a result")
     try:
-        data = await share.store.get_blob(arguments["artifact"])
+        data = await share.store.get_blob(name)
     except AgentError as error:
         raise ToolError(f"{error.message}; do without it, or make it again") from error
     text = data.decode("utf-8", "replace")
