@@ -15,8 +15,8 @@ from models.anthropic_wire import (
     says,
     thought,
 )
-from turnlog.contract import Message
-from turnlog.models import CacheConfig
+from turnlog.contract import Message, text_part
+from turnlog.models import CacheConfig, PromptPart
 
 
 def rounds(count: int) -> list[Message]:
@@ -59,3 +59,27 @@ async def test_marks_can_be_changed_and_switched_off() -> None:
     tools = [{"type": "web_search_20250305", "name": "web_search"}, {"name": "late", "defer_loading": True}]
     body = await ask(HELLO, config={"server_tools": tools})
     assert ["cache_control" in tool for tool in body["tools"]] == [True, False]
+
+
+def segment(text: str) -> Message:
+    return Message(run_id="", role="user", parts=[text_part(text)], timestamp="", meta={"stable": True})
+
+
+@pytest.mark.spec("P-7")
+async def test_a_mark_stands_after_what_folds_leave_alone() -> None:
+    for count in range(25):
+        body = await ask([segment("one"), segment("two"), *rounds(count)], [WEATHER], "Be brief.")
+        places = marks(body)
+        assert len(places) <= 4
+        assert "system" in places and "1" in places, "after the last segment"
+
+
+@pytest.mark.spec("P-1", "P-7")
+async def test_a_prompt_in_parts_is_marked_where_its_author_says() -> None:
+    parts = [PromptPart(text="Rules.", cache=True), PromptPart(text="Today is Monday.")]
+    body = await ask(HELLO, system="replaced", system_prompt_content=parts)
+    check_official(body)
+    assert body["system"] == [
+        {"type": "text", "text": "Rules.", "cache_control": {"type": "ephemeral"}},
+        {"type": "text", "text": "Today is Monday."},
+    ]

@@ -329,8 +329,10 @@ class TextUnit:
     def render(self) -> Message:
         if self._message is None:
             role = "assistant" if self.kind == "partial" else "user"
+            # What precedes it stays the same at the next fold too: a place for a provider's cache mark.
+            meta = {"stable": True} if self.kind == "segment" else None
             self._message = Message(
-                run_id="", role=role, parts=[text_part(self.text)], timestamp=self.timestamp
+                run_id="", role=role, parts=[text_part(self.text)], timestamp=self.timestamp, meta=meta
             )
         return self._message
 

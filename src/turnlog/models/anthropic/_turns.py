@@ -239,12 +239,12 @@ class Turns:
         if not self._marks:
             return []
         chosen = {len(self._marks) - 1}
+        if self._stable:
+            chosen.add(self._stable - 1)
         if self._previous:
             chosen.add(self._previous - 1)
             anchor = next((at for at in reversed(self._anchors) if at < self._previous - 1), None)
-            if self._stable:
-                chosen.add(self._stable - 1)
-            elif anchor is not None:
+            if anchor is not None and not self._stable:
                 chosen.add(anchor)
         return [self._marks[at] for at in sorted(chosen)]
 
