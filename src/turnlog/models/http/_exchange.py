@@ -170,8 +170,8 @@ class Exchange:
                 if watch.limit == self._config.timeout_first_byte != self._config.timeout_silence:
                     watch.restart(self._config.timeout_silence)
                 for plain in (piece,) if inflate is None else inflate(piece):
-                    if len(self._start) < _SHOWN_START:
-                        self._start += plain[: _SHOWN_START - len(self._start)]
+                    if self._read_bytes < _SHOWN_START:
+                        self._start += plain[: _SHOWN_START - self._read_bytes]
                     self._read_bytes += len(plain)
                     yield plain
         except GeneratorExit:
@@ -200,7 +200,7 @@ class Exchange:
         size = 0
         head = b""
         now = asyncio.get_running_loop().time
-        alive = now()
+        quiet_since: float | None = None
         patience = _COMMENTS_LAST * self._config.timeout_silence
         async for piece in pieces:
             if plain is not None:  # the content type promises no events; the first byte tells
@@ -216,9 +216,16 @@ class Exchange:
                     continue
                 plain = None
             events = feed(piece)
-            if not events and not reader.idle:
-                alive = now()
-            elif (not events or events[-1][0] == "ping") and now() - alive > patience:
+            if events and events[-1][0] != "ping":
+                self._heard, quiet_since = True, None
+                yield events
+                continue
+            if not events and not reader.idle:  # an event that is still growing
+                quiet_since = None
+                continue
+            time = now()
+            quiet_since = quiet_since or time
+            if time - quiet_since > patience:
                 raise AgentError(
                     "ModelTimeout",
                     f"{self._url} sent nothing but comments and pings for {in_words(patience)}, "
@@ -226,10 +233,8 @@ class Exchange:
                 )
             if events:
                 self._heard = True
-                waited = now()
                 yield events
-                # The consumer's own time does not count.
-                alive = alive + now() - waited if events[-1][0] == "ping" else now()
+                quiet_since += now() - time  # the consumer's own time does not count
         if plain:
             self._heard = True
             yield [("", b"".join(plain))]

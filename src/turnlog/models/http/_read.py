@@ -2,7 +2,8 @@
 
 Lines end with LF, CRLF or CR and with nothing else: U+2028 inside a text is text. Pieces may be cut
 anywhere, inside a character and inside a CRLF too. Nearly all streams send ``data: {…}`` and a blank
-line, so that shape is cut out of the buffer with one ``split``; everything else takes the slow path.
+line, some with an ``event:`` before it, so those shapes are cut out of the buffer with ``split``;
+everything else takes the slow path.
 """
 
 from __future__ import annotations
@@ -88,13 +89,15 @@ class SSEReader:
     def _events(self, blocks: list[bytes]) -> list[ServerEvent]:
         events: list[ServerEvent] = []
         for block in blocks:
+            if len(block) > self._max_event:
+                raise _too_large("one event", self._max_event)
             if block[:7] == b"data: {" and b"\n" not in block:
-                if len(block) > self._max_event:
-                    raise _too_large("one event", self._max_event)
                 events.append(("", block[6:]))
+                continue
+            name, _, rest = block.partition(b"\n")
+            if name[:7] == b"event: " and rest[:7] == b"data: {" and b"\n" not in rest:
+                events.append((name[7:].decode("utf-8", "replace"), rest[6:]))
             elif block:
-                if len(block) > self._max_event:
-                    raise _too_large("one event", self._max_event)
                 events += _parse(block)
         return events
 
