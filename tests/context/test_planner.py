@@ -71,20 +71,41 @@ def test_below_the_threshold_nothing_is_folded() -> None:
     assert plan_fold(projection, target=CLAUDE) is None
 
 
-def test_old_results_go_to_their_stored_gist_first() -> None:
+def test_old_results_go_to_their_stored_summary_first_and_then_to_their_gist() -> None:
     log = Log()
     projection = grow(log, 4)
     fold = plan_fold(projection, target=CLAUDE)
     assert fold is not None
     assert not fold.segments
-    assert [(item.grain, item.text) for item in fold.items] == [("gist", None)] * len(fold.items)
+    assert [(item.grain, item.text) for item in fold.items] == [("summary", None)] * len(fold.items)
     assert fold.tokens_after <= 0.5 * 6_000
     apply(log, projection, fold)
     first = projection.emit(CLAUDE).messages[2].tool_results[0].payload.content
     assert isinstance(first, str)
-    assert first.startswith("[#3 gist; recall #3 brings the whole text]\nline 0")
+    assert first.startswith("[#3 summary; recall #3 brings the whole text]\nline 0")
     assert projection.emit(CLAUDE).messages[-1].tool_results[0].payload.content == LONG
     assert projection.tokens(CLAUDE) == fold.tokens_after
+    projection = grow(log, 9)
+    lower = plan_fold(projection, target=CLAUDE)
+    assert lower is not None
+    grains = [item.grain for item in lower.items]
+    assert grains and set(grains) <= {"summary", "gist"} and "gist" in grains
+    assert sorted(grains) == grains, "the oldest are the shortest"
+
+
+@pytest.mark.spec("C-4", "C-5")
+def test_a_long_input_is_shown_up_to_the_cap_before_it_becomes_a_line() -> None:
+    log = Log()
+    log.user("the first word\n" + LONG * 8 + "\nthe last word")
+    projection = grow(log, 2, options=ContextOptions(fold_at=10_000, user_cap=500, min_freed_tokens=10))
+    fold = plan_fold(projection, target=CLAUDE)
+    assert fold is not None
+    assert not fold.segments
+    assert fold.items[0].entry_id == log.entries[0].id and fold.items[0].grain == "summary"
+    apply(log, projection, fold)
+    shown = projection.emit(CLAUDE).messages[0].text
+    assert "the first word" in shown and "the last word" in shown
+    assert len(shown) < 500 * 3.45 + 200
 
 
 def test_then_the_oldest_stretch_becomes_text_and_the_next_leaves_it_alone() -> None:
@@ -137,9 +158,10 @@ def test_a_session_of_nothing_but_short_words_never_outgrows_its_window() -> Non
     assert "#1 user: remark 0: " in shown, "what the work began with"
     assert "remark 599: " in shown and "remark 590: " in shown
     assert "remark 250: " not in shown and "omitted" in shown
-    ((stretch, count),) = re.findall(r"(#\d+-\d+) omitted: (\d+) lines", shown)
-    assert int(count) > 800
-    assert "remark 250: " in recall_text(log.entries, stretch)
+    ((first, last, words),) = re.findall(r"#(\d+)-(\d+) omitted: ([^\\]*)", shown)
+    assert int(last) - int(first) > 800
+    assert len(words.split()) > 20, "a line that stands for entries has words of theirs"
+    assert "remark 250: " in recall_text(log.entries, f"#{first}-{last}")
 
 
 @pytest.mark.spec("C-4", "C-5")

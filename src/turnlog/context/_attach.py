@@ -8,6 +8,7 @@ from turnlog.contract import HINTS, JsonObject, LevelOfDetailSections, Message, 
 
 from ._grains import TextKind, make_grains
 from ._oversize import make_preview
+from ._planner import FoldPlanner
 from ._projection import Projection
 from ._render import ResultContent, content_text, input_text
 
@@ -68,10 +69,28 @@ def hints_section(projection: Projection, hints: JsonObject | None) -> Section |
     return None if text == projection.shown_hints else (HINTS, text)
 
 
-def preview_result(projection: Projection, text: str, handle: str) -> str | None:
+def preview_result(
+    projection: Projection, text: str, handle: str, *, window: int | None = None
+) -> str | None:
     """What is sent of a result that is too long to send whole, or None when it is not.
 
-    ``handle`` says how the model gets the rest, such as the path of the artifact that holds it.
+    ``handle`` says how the model gets the rest, such as the path of the artifact that holds it. ``window`` is
+    the model's own, in tokens, where the caller knows it: one result takes only a small part of it.
     """
-    limit = projection.meter.weight(projection.options.preview_at)
+    allowed = projection.options.preview_at
+    if allowed is None:
+        allowed = share_of(FoldPlanner(projection).window() if window is None else window, PREVIEW)
+    limit = projection.meter.weight(allowed)
     return make_preview(text, limit, handle) if len(text.encode()) > limit else None
+
+
+def share_of(window: int | None, most: int) -> int:
+    """What one result or page may take of a window: ``most`` tokens, less where the window is small."""
+    return most if window is None else min(most, max(window * 3 // 40, _LEAST_SHARE))
+
+
+PREVIEW = 2_500
+"""Tokens above which a result is sent as a preview, where the window allows that much."""
+
+_LEAST_SHARE = 150
+"""Tokens below which an excerpt says too little."""

@@ -6,9 +6,10 @@ import re
 from collections.abc import Iterable
 from typing import NamedTuple
 
-from turnlog.contract import TextPart, ToolCallPart
+from turnlog.contract import Grain, TextPart, ToolCallPart
 
 from ._grains import extract_words, make_grains
+from ._oversize import first_bytes, last_bytes
 from ._render import REDACTED, grain_text
 from ._units import InputUnit, OutputUnit, ResultsUnit, TextUnit, Unit
 from ._words import Vocabulary
@@ -70,7 +71,7 @@ def parse_lines(text: str) -> list[Line]:
 
 
 def digest_units(units: Iterable[Unit], vocabulary: Vocabulary, user_cap: int) -> list[Line]:
-    """The lines of a stretch. User text is verbatim up to ``user_cap`` characters."""
+    """The lines of a stretch. User text is verbatim up to ``user_cap`` bytes."""
     lines: list[Line] = []
     for unit in units:
         match unit:
@@ -97,11 +98,11 @@ def digest_units(units: Iterable[Unit], vocabulary: Vocabulary, user_cap: int) -
 
 def cap_words(text: str, cap: int, seq: int) -> str:
     """``text`` itself, or its beginning and end with a note of what is between."""
-    if len(text) <= cap:
+    if len(text.encode()) <= cap:
         return text
-    head, tail = cap * 2 // 3, cap // 3
-    left = len(text) - head - tail
-    return f"{text[:head]}\n[… {left} characters left out; recall #{seq}]\n{text[-tail:]}"
+    head, tail = first_bytes(text, cap * 2 // 3), last_bytes(text, cap // 3)
+    left = len(text) - len(head) - len(tail)
+    return f"{head}\n[… {left} characters left out; recall #{seq}]\n{tail}"
 
 
 def _output_line(unit: OutputUnit, vocabulary: Vocabulary) -> str:
@@ -123,20 +124,21 @@ def _result_lines(unit: ResultsUnit, vocabulary: Vocabulary) -> list[Line]:
         name = found.outcome.tool_name if found.outcome else "result"
         name = "".join(letter for letter in name if letter.isalnum() or letter in "_-.") or "result"
         seq = found.entry.seq
-        lines.append(Line(seq, seq, f"tool {name}", gist_of(unit, call_id, vocabulary)))
+        lines.append(Line(seq, seq, f"tool {name}", grain_of(unit, call_id, "gist", vocabulary)))
     return lines
 
 
-def gist_of(unit: ResultsUnit, call_id: str, vocabulary: Vocabulary) -> str:
-    """The gist that was stored, or one made now where there is none."""
+def grain_of(unit: ResultsUnit, call_id: str, grain: Grain, vocabulary: Vocabulary) -> str:
+    """A result's lower grain: what the fold before gave it, what is stored, or one made now."""
     found = unit.found[call_id]
     if found.entry.id in unit.redacted:
         return REDACTED
     level = unit.level(call_id)
-    if level.grain == "gist" and level.text is not None:
+    if level.grain == grain and level.text is not None:
         return level.text
-    stored = grain_text(found.outcome.sections, "gist") if found.outcome else None
+    stored = grain_text(found.outcome.sections, grain) if found.outcome else None
     live = unit.live_text(call_id)
     if stored is not None and len(stored) <= max(len(live), 1):
         return stored
-    return make_grains(live, "tool_result", vocabulary).gist
+    made = make_grains(live, "tool_result", vocabulary)
+    return made.summary if grain == "summary" else made.gist

@@ -55,15 +55,16 @@ def make_grains(text: str, kind: TextKind, vocabulary: Vocabulary) -> Grains:
 
 
 def extract_words(text: str, vocabulary: Vocabulary, budget: int) -> str:
-    """The rarest words of ``text`` in their own order, at most ``budget`` characters in all."""
-    if len(text) <= budget:
+    """The rarest words of ``text`` in their own order, at most ``budget`` bytes in all."""
+    if len(text.encode()) <= budget:
         return text
     ranked = _rank(split_words(text), vocabulary.counts)
     taken: list[tuple[int, str]] = []
     for position, word in ranked:
-        if len(word) + 1 <= budget:
+        size = len(word.encode()) + 1
+        if size <= budget:
             taken.append((position, word))
-            budget -= len(word) + 1
+            budget -= size
     return _in_order(taken)
 
 

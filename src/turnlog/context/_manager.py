@@ -26,7 +26,7 @@ from turnlog.contract import (
     seal,
 )
 
-from ._attach import hints_section, input_sections, preview_result, result_sections
+from ._attach import hints_section, input_sections, preview_result, result_sections, share_of
 from ._draft import FoldReason
 from ._lane import ContextStats, ModelContext
 from ._limits import WindowOf
@@ -37,6 +37,9 @@ from ._render import ResultContent
 
 Screen = Callable[[], "str | None"]
 """Renders the whole LiveScreen; called only when a fold has to show it."""
+
+PAGE = 8_000
+"""Bytes of one page of recalled text, where the window allows it."""
 
 _RECAP_GROWTH = 0.1
 """Share of the threshold that a context grows by before a recap that came to nothing is asked for again."""
@@ -168,6 +171,11 @@ class ContextManager(Protocol):
         """What is sent of a result that is too long to send whole; None sends it whole. ``handle`` names
         the artifact that holds all of it."""
         return None
+
+    @property
+    def page_size(self) -> int:
+        """The bytes of one page of ``recall`` or ``read_artifact``."""
+        return PAGE
 
     def recap_due(
         self, stats: ContextStats, target: ModelInvocationDescriptor, *, asked_at: int = 0
@@ -301,7 +309,14 @@ class ProjectionContext(ContextManager):
         return [*sections, *([news] if news else ()), *([(LIVE_SCREEN, screen)] if screen else ())]
 
     def preview(self, text: str, handle: str) -> str | None:
-        return preview_result(self.projection, text, handle)
+        return preview_result(self.projection, text, handle, window=self._window())
+
+    @property
+    def page_size(self) -> int:
+        return min(PAGE, self.projection.meter.weight(share_of(self._window(), PAGE)))
+
+    def _window(self) -> int | None:
+        return self._planner(self.projection, None).window()
 
     # ── recaps ──
 

@@ -1,50 +1,59 @@
-"""Many lines into fewer bytes: what the user said is shortened last, and what was said first never lost."""
+"""Many lines into fewer bytes. Every stretch keeps words: those of the user longest, and the first ones."""
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from itertools import groupby
 
 from ._digest import SHORTENED, Line, cap_words
 from ._grains import extract_words
+from ._oversize import first_bytes
 from ._words import Vocabulary
 
 _LEAST = 80
-"""Characters below which a line says too little to keep."""
+"""Bytes below which a line says too little to keep."""
+
+_LEAST_WORDS = 40
+"""Bytes of words that a line keeps of what it stands for, however little room there is."""
 
 _USER_LEAST = 200
 
+_USER_SHARE = 4
+"""The part of the room, one in so many, that the user's words may take verbatim."""
 
-def shrink_lines(lines: Sequence[Line], vocabulary: Vocabulary, limit: int, user_limit: int) -> list[Line]:
-    """``lines`` in about ``limit`` bytes: other lines are cut first, the oldest go next.
+_COUNTED = re.compile(r"\d+ lines(?:: |$)")
+"""How lines of stretches that were left out began before they had nothing but words."""
 
-    The user's lines may take up to ``user_limit``, verbatim while they fit into ``limit``. Of more than that
-    the first one and the newest stay as they are, and of the others their rarest words.
+
+def shrink_lines(lines: Sequence[Line], vocabulary: Vocabulary, limit: int) -> list[Line]:
+    """``lines`` in about ``limit`` bytes.
+
+    What the user said is verbatim while it takes a part of that; of more than that the first line and the
+    newest stay, and of the others their rarest words. Other lines are cut, then the oldest become one line
+    for each stretch.
     """
-    user = sum(_size(line) for line in lines if line.is_user)
-    if user > limit:
-        lines = _lower_words(lines, limit)
-        user, limit = sum(_size(line) for line in lines if line.is_user), user_limit
-    rest = [line for line in lines if not line.is_user]
-    share = level([_size(line) for line in rest], limit - user)
+    if sum(_size(line) for line in lines if line.is_user) > limit // _USER_SHARE:
+        lines = _lower_words(lines, limit // _USER_SHARE)
+    room = limit - sum(_size(line) for line in lines if line.is_user)
+    share = level([_size(line) for line in lines if not line.is_user], room)
     if share >= _LEAST:
         return [line if line.is_user else _shorten(line, vocabulary, share) for line in lines]
-    return _drop_oldest(lines, vocabulary, limit - user)
+    return _drop_oldest(lines, vocabulary, room)
 
 
 def _lower_words(lines: Sequence[Line], limit: int) -> list[Line]:
     """Of what the user said, only the first line and the newest stay verbatim."""
-    cap = max(limit // 4, _USER_LEAST)
-    kept = _kept_words(lines, limit // 2)
-    lowered: list[Line] = []
-    for position, line in enumerate(lines):
-        if line.is_user:
-            if position in kept:
-                line = line._replace(text=cap_words(line.text, cap, line.first_seq))
-            else:
-                line = line._replace(kind=f"{line.kind}{SHORTENED}")
-        lowered.append(line)
-    return lowered
+    cap = max(limit // 2, _USER_LEAST)
+    capped = [
+        line._replace(text=cap_words(line.text, cap, line.first_seq)) if line.is_user else line
+        for line in lines
+    ]
+    kept = _kept_words(capped, limit)
+    return [
+        short if not line.is_user or position in kept else line._replace(kind=f"{line.kind}{SHORTENED}")
+        for position, (line, short) in enumerate(zip(lines, capped, strict=True))
+    ]
 
 
 def level(sizes: Sequence[int], limit: int) -> int:
@@ -97,27 +106,26 @@ def _kept_words(lines: Sequence[Line], limit: int) -> set[int]:
 
 
 def _omitted(gap: Sequence[Line], vocabulary: Vocabulary, room: int) -> Line:
-    """One line for many: how many they were, and the rarest words of all of them."""
-    words = extract_words("\n".join(map(_words_of, gap)), vocabulary, max(room, 0))
-    text = f"{sum(map(_count, gap))} lines"
-    return Line(gap[0].first_seq, gap[-1].last_seq, "omitted", f"{text}: {words}" if words else text)
+    """One line for many: the rarest words of all of them. Its numbers say how many entries it stands for."""
+    words = _some_words("\n".join(map(_words_of, gap)), vocabulary, room)
+    return Line(gap[0].first_seq, gap[-1].last_seq, "omitted", words)
 
 
 def _words_of(line: Line) -> str:
-    return line.text.partition(": ")[2] if line.kind == "omitted" else line.text
-
-
-def _count(line: Line) -> int:
-    """How many lines a line stands for: one that was left out before names its own."""
-    first = line.text.partition(" ")[0]
-    return int(first) if line.kind == "omitted" and first.isdecimal() else 1
+    return _COUNTED.sub("", line.text, count=1) if line.kind == "omitted" else line.text
 
 
 def _shorten(line: Line, vocabulary: Vocabulary, share: int) -> Line:
     if _size(line) <= share:
         return line
-    room = max(share - (_size(line) - len(line.text.encode())), 16)
-    return line._replace(text=extract_words(line.text, vocabulary, room))
+    text = _words_of(line)
+    return line._replace(text=_some_words(text, vocabulary, share - (_size(line) - len(line.text.encode()))))
+
+
+def _some_words(text: str, vocabulary: Vocabulary, room: int) -> str:
+    """Words of ``text`` in about ``room`` bytes, never none: a word too long for it is cut."""
+    room = max(room, _LEAST_WORDS)
+    return extract_words(text, vocabulary, room) or first_bytes(text.lstrip(), room)
 
 
 def _size(line: Line) -> int:

@@ -9,7 +9,8 @@ class ContextOptions(Value, frozen=True, kw_only=True):
     """How large a context may grow and how it shrinks.
 
     ``window`` and ``price_step`` override the table; ``fold_at`` is the ceiling that holds on any model.
-    Shares are of the fold threshold H, except ``window_share`` and ``price_share``.
+    ``preview_at`` is 2,500 where it is not given, less in a small window. Shares are of the fold threshold H,
+    except ``window_share`` and ``price_share``.
     """
 
     window: int | None = None
@@ -26,7 +27,7 @@ class ContextOptions(Value, frozen=True, kw_only=True):
     min_freed_share: float = 0.15
     min_freed_tokens: int = 8_000
     user_cap: int = 2_000
-    preview_at: int = 2_500
+    preview_at: int | None = None
     bytes_per_token: float = 3.45
     image_tokens: int = 1_500
     fold: bool = True

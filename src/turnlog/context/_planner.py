@@ -54,8 +54,9 @@ class FoldPlanner:
         if not self.options.fold and reason not in {"overflow", "manual"}:
             return None
         before = self.projection.tokens(self.target)
+        limits = self._limits() if limits is None else limits
+        self._check_head(fold_threshold(self.options, limits))
         threshold = self._threshold(limits)
-        self._check_head(threshold)
         due = self._due(reason, before, threshold, cold=cold, turn_end=turn_end)
         if due is None:
             return None
@@ -78,15 +79,30 @@ class FoldPlanner:
 
     def threshold(self) -> int:
         """H: the tokens at which a context for this target is folded."""
-        return self._threshold(None)
+        return self._threshold(self._limits())
 
-    def _threshold(self, limits: ModelLimits | None) -> int:
-        if limits is None:
-            targets = dict(self.projection.targets)
-            if self.target is not None:
-                targets[self.target] = None
-            limits = smallest_limits(self.options, targets, self._window_of)
-        return fold_threshold(self.options, limits)
+    def window(self) -> int | None:
+        """The smallest window that is known or was learned of the models in use, in tokens."""
+        return self._learn(self._limits()).window
+
+    def _threshold(self, limits: ModelLimits) -> int:
+        return fold_threshold(self.options, self._learn(limits))
+
+    def _limits(self) -> ModelLimits:
+        return smallest_limits(self.options, self._targets(), self._window_of)
+
+    def _targets(self) -> dict[ModelInvocationDescriptor, None]:
+        targets = dict(self.projection.targets)
+        if self.target is not None:
+            targets[self.target] = None
+        return targets
+
+    def _learn(self, limits: ModelLimits) -> ModelLimits:
+        """A provider that refused a prompt knows its window better than any table."""
+        learned = self.projection.windows.window(self._targets(), self.projection.meter)
+        if learned is None or (limits.window is not None and limits.window <= learned):
+            return limits
+        return ModelLimits(learned, limits.price_step)
 
     def _check_head(self, threshold: int) -> None:
         head = self.projection.meter.tokens(len(self.projection.head.wire), self.target)

@@ -36,6 +36,7 @@ from turnlog.contract import (
 
 from ._fold import apply_fold
 from ._lane import Head, Lane, ModelContext, make_head
+from ._learned import LearnedWindows
 from ._options import ContextOptions
 from ._render import REDACTED, hidden_ids
 from ._tokens import TokenMeter
@@ -72,6 +73,7 @@ class Projection:
         self.recap: CompactionSummary | None = None
         self.vocabulary = Vocabulary()
         self.meter = TokenMeter(self.options)
+        self.windows = LearnedWindows()
         self.numbers: dict[str, int] = {}
         self.targets: dict[ModelInvocationDescriptor, None] = {}
         self.shown_hints: str | None = None
@@ -118,6 +120,7 @@ class Projection:
 
     def _call_failed(self, entry: ModelCallFailedEntry) -> None:
         self._partial = entry if entry.payload.partial else None
+        self.windows.call_failed(entry)
 
     def _run_ended(self, entry: RunEndedEntry) -> None:
         """What the caller was shown of an answer that nothing followed was said, though not to its end."""
@@ -133,6 +136,7 @@ class Projection:
         self._partial = None
         self.targets[entry.payload.target] = None
         self.meter.call_started(entry)
+        self.windows.call_started(entry, self.meter)
 
     def _set_prompt(self, entry: SystemPromptEntry) -> None:
         self._set_head("prompt", entry, entry.payload.text)

@@ -4,19 +4,22 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from turnlog.contract import FoldItem
+from turnlog.contract import FoldItem, Grain
 
-from ._digest import Line, digest_units, gist_of
+from ._digest import Line, cap_words, digest_units, grain_of
 from ._draft import FoldDraft, FoldReason
 from ._fold import is_settled
 from ._merge import shrink_lines
 from ._oversize import excerpt
 from ._render import grain_text
-from ._units import InputUnit, Level, OutputUnit, ResultsUnit, TextUnit
+from ._units import RANK, InputUnit, Level, OutputUnit, ResultsUnit, TextUnit, Unit
 from ._words import Vocabulary
 
 _WORTH = 200
 """Bytes a result must shrink by before its level is touched."""
+
+_LOWER: tuple[Grain, ...] = ("summary", "gist")
+"""The levels below the text itself, in the order they are gone through."""
 
 
 class Aim(NamedTuple):
@@ -65,36 +68,65 @@ def _use_recap(draft: FoldDraft, aim: Aim) -> None:
 
 
 def _shed(draft: FoldDraft, aim: Aim) -> None:
-    """Old tool results go to their gist where they stand, oldest first."""
+    """What is old goes to a lower level where it stands, oldest first: to its summary, and only where that is
+    not enough to its gist."""
     weight, units = draft.weight(), list(draft.units)
-    for position in range(draft.kept_from(aim.tail)):
-        if weight <= aim.target:
-            break
-        unit = units[position]
-        if type(unit) is not ResultsUnit:
-            continue
-        items = [
-            item
-            for call_id in unit.found
-            if (item := _gist_item(unit, call_id, draft.vocabulary)) is not None
-        ]
-        if items:
-            units[position] = unit.lowered({_call(item): Level(item.grain, item.text) for item in items})
-            draft.note(items)
-            weight += draft.weigh(units[position]) - draft.weigh(unit)
+    kept = draft.kept_from(aim.tail)
+    for grain in _LOWER:
+        for position in range(kept):
+            if weight <= aim.target:
+                break
+            unit = units[position]
+            lower, items = _lowered(draft, unit, grain)
+            if items:
+                units[position] = lower
+                draft.note(items)
+                weight += draft.weigh(lower) - draft.weigh(unit)
     draft.units = units
 
 
-def _gist_item(unit: ResultsUnit, call_id: str, vocabulary: Vocabulary) -> FoldItem | None:
-    found = unit.found[call_id]
-    if unit.level(call_id).grain == "gist" or found.entry.id in unit.redacted:
+def _lowered(draft: FoldDraft, unit: Unit, grain: Grain) -> tuple[Unit, list[FoldItem]]:
+    match unit:
+        case ResultsUnit():
+            items = [
+                item
+                for call_id in unit.found
+                if (item := _result_item(unit, call_id, grain, draft.vocabulary)) is not None
+            ]
+            return unit.lowered({_call(item): Level(item.grain, item.text) for item in items}), items
+        case InputUnit():
+            item = _input_item(draft, unit, grain)
+            return (unit.lowered(Level(item.grain, item.text)), [item]) if item else (unit, [])
+        case OutputUnit() | TextUnit():
+            return unit, []
+
+
+def _result_item(unit: ResultsUnit, call_id: str, grain: Grain, vocabulary: Vocabulary) -> FoldItem | None:
+    found, level = unit.found[call_id], unit.level(call_id)
+    if RANK[level.grain] >= RANK[grain] or found.entry.id in unit.redacted:
         return None
-    gist = gist_of(unit, call_id, vocabulary)
-    if len(unit.live_text(call_id)) - len(gist) < _WORTH:
+    text = grain_of(unit, call_id, grain, vocabulary)
+    shown = (
+        unit.live_text(call_id) if level.grain == "live" else grain_of(unit, call_id, level.grain, vocabulary)
+    )
+    if len(shown.encode()) - len(text.encode()) < _WORTH:
         return None
     stored = found.outcome.sections if found.outcome else None
-    kept = grain_text(stored, "gist") == gist
-    return FoldItem(entry_id=found.entry.id, tool_call_id=call_id, grain="gist", text=None if kept else gist)
+    kept = grain_text(stored, grain) == text
+    return FoldItem(entry_id=found.entry.id, tool_call_id=call_id, grain=grain, text=None if kept else text)
+
+
+def _input_item(draft: FoldDraft, unit: InputUnit, grain: Grain) -> FoldItem | None:
+    """Of an input only what is over the cap goes, unless its author said what stands for it."""
+    payload, live = unit.entry.payload, unit.live_text()
+    if RANK[unit.level.grain] >= RANK[grain] or unit.redacted or len(live.encode()) <= draft.user_cap():
+        return None
+    text = grain_text(payload.sections, grain) if payload.authored else None
+    if text is None and grain == "summary":
+        return FoldItem(
+            entry_id=unit.entry.id, grain=grain, text=cap_words(live, draft.user_cap(), unit.entry.seq)
+        )
+    return FoldItem(entry_id=unit.entry.id, grain=grain) if text is not None else None
 
 
 def _digest(draft: FoldDraft, aim: Aim) -> None:
@@ -125,11 +157,12 @@ def _merge(draft: FoldDraft, aim: Aim) -> None:
     crowded = weight > (aim.target + aim.ceiling) // 2 and aim.reason not in {"overflow", "manual"}
     if count == 0 or (size <= aim.merge_at and not crowded):
         return
-    room = aim.merge_at
-    if crowded:  # prompt and tools fill most of a small window: little is left for what was said before
-        room = min(max(aim.target - (weight - size), room // 4), room)
+    # What else the aim leaves is room for what was said before; where prompt and tools fill most of a small
+    # window that is little.
+    left = aim.target - (weight - size)
+    least = aim.merge_at // 4 if crowded else aim.merge_at // 2
     lines = digest_units(segments, draft.vocabulary, draft.user_cap())
-    shrunk = shrink_lines(lines, draft.vocabulary, min(aim.merge_at // 2, room), room)
+    shrunk = shrink_lines(lines, draft.vocabulary, left + left // 5 if left > aim.merge_at else least)
     draft.replace(0, count, shrunk)
 
 
@@ -148,7 +181,7 @@ def _shrink_largest(draft: FoldDraft, aim: Aim) -> None:
         limit = max(min(weight - excess, room // 2), _WORTH)
         match unit:
             case InputUnit():
-                text = excerpt(unit.live_text(), limit, unit.entry.seq, draft.vocabulary)
+                text = excerpt(unit.live_text(), limit, draft.vocabulary)
                 draft.lower([FoldItem(entry_id=unit.entry.id, grain="gist", text=text)])
             case ResultsUnit():
                 share = max(limit // max(len(unit.found), 1), _WORTH)
@@ -158,15 +191,10 @@ def _shrink_largest(draft: FoldDraft, aim: Aim) -> None:
                             entry_id=found.entry.id,
                             tool_call_id=call_id,
                             grain="gist",
-                            text=excerpt(
-                                unit.live_text(call_id),
-                                share,
-                                found.entry.seq,
-                                draft.vocabulary,
-                            ),
+                            text=excerpt(unit.live_text(call_id), share, draft.vocabulary),
                         )
                         for call_id, found in unit.in_order()
-                        if len(unit.live_text(call_id)) > share
+                        if len(unit.live_text(call_id).encode()) > share
                     ]
                 )
             case OutputUnit() | TextUnit():
