@@ -133,6 +133,9 @@ def report_memory(folder: Path, plots: Path | None) -> None:
     for name, shrink in memory.SHRINKS.items():
         kept = [memory.retention(scenarios, shrink, budget) for budget in memory.BUDGETS]
         rows.append((name, kept))
+    found = [memory.reachable(scenarios, budget) for budget in memory.BUDGETS]
+    rows.append(("turnlog, folds and recall", found))
+    for name, kept in rows:
         print(f"{name:<28}" + "".join(f"{share:>8.1%}" for share in kept))
     if plots is not None:
         groups = [f"{budget:.0%} kept" for budget in memory.BUDGETS]

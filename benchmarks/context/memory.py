@@ -8,8 +8,15 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from turnlog.context import ContextOptions, Projection, Vocabulary, extract_words, plan_fold
-from turnlog.contract import encode
+from turnlog.context import (
+    ContextOptions,
+    Projection,
+    Vocabulary,
+    extract_words,
+    plan_fold,
+    recall_search,
+)
+from turnlog.contract import AgentError, Entry, encode
 
 from .sessions import LogWriter
 
@@ -46,13 +53,43 @@ def rare_words(turns: list[str], share: float) -> list[str]:
 def folded(turns: list[str], share: float) -> list[str]:
     """The whole way: a session folded whenever it outgrows the budget, as a model would be sent it at its
     end. Headings, and room to grow until the next fold, come out of the same budget."""
+    projection, _ = _session(turns, share)
+    return [encode(message.parts).decode() for message in projection.emit().messages]
+
+
+def _session(turns: list[str], share: float) -> tuple[Projection, list[Entry]]:
     projection, log = Projection(_budget(turns, share)), LogWriter()
+    entries: list[Entry] = []
     for turn in turns:
-        projection.step(log.add_input(turn))
+        entries.append(log.add_input(turn))
+        projection.step(entries[-1])
         fold = plan_fold(projection)
         if fold is not None:
-            projection.step(log.add(fold))
-    return [encode(message.parts).decode() for message in projection.emit().messages]
+            entries.append(log.add(fold))
+            projection.step(entries[-1])
+    return projection, entries
+
+
+def reachable(scenarios: list[dict[str, Any]], share: float) -> float:
+    """The share of all questions one of whose answers is in view after the folds, or comes back when the
+    question itself is searched for: one call of ``recall``."""
+    asked = kept = 0
+    for scenario in scenarios:
+        projection, entries = _session(scenario["turns"], share)
+        view = "\n".join(message.text for message in projection.emit().messages)
+        skip = projection.live_ids()
+        for question in scenario["questions"]:
+            asked += 1
+            text = f"{view}\n{_search(entries, question['question'], skip)}".lower()
+            kept += any(_holds(text, answer.lower()) for answer in question["answers"])
+    return kept / max(asked, 1)
+
+
+def _search(entries: list[Entry], query: str, skip: set[str]) -> str:
+    try:
+        return recall_search(entries, query, skip=skip)
+    except AgentError:
+        return ""
 
 
 def _budget(turns: list[str], share: float) -> ContextOptions:

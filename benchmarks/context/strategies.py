@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from turnlog.context import ContextOptions, Projection, plan_fold
+from turnlog.context import ContextOptions, FoldPlanner, Projection
 from turnlog.contract import (
     Entry,
     Message,
@@ -64,9 +64,12 @@ def piece_of(message: Message) -> Piece:
 class Fold(Strategy):
     """Ours: the wire only grows until a fold. Without a threshold it sends everything."""
 
-    def __init__(self, threshold: int | None, name: str = "") -> None:
+    def __init__(
+        self, threshold: int | None, name: str = "", planner: type[FoldPlanner] = FoldPlanner
+    ) -> None:
         super().__init__()
         self.name = name or f"turnlog, fold at {(threshold or 0) // 1000}k"
+        self._planner = planner
         self._folds = threshold is not None
         self.projection = Projection(ContextOptions(fold_at=threshold or 10**9))
         self.folds = 0
@@ -77,7 +80,7 @@ class Fold(Strategy):
 
     def prepare(self) -> list[Message]:
         """Fold if it is time, and project: the part whose time is measured."""
-        fold = plan_fold(self.projection) if self._folds else None
+        fold = self._planner(self.projection).plan() if self._folds else None
         if fold is not None:
             self.folds += 1
             sealed = seal(
@@ -103,6 +106,12 @@ class Fold(Strategy):
 
     def marks(self, pieces: list[Piece]) -> list[int]:
         return [len(self.projection.segments), len(pieces)]
+
+
+class GistsOnly(FoldPlanner):
+    """Leaves out the level between: what a fold lowers goes to its gist at once."""
+
+    grains = ("gist",)
 
 
 class _Plain(Strategy):
@@ -241,6 +250,7 @@ def default() -> list[Strategy]:
         Summarise(124_000),
         ClearOldResults(124_000),
         PositionLevels(),
+        Fold(74_000, "gists only, fold at 74k", GistsOnly),
         Fold(74_000),
         Fold(124_000),
     ]

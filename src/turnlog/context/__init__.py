@@ -20,6 +20,7 @@ from ._oversize import make_preview
 from ._planner import MAX_OVERFLOW_STEPS, FoldPlanner, plan_fold
 from ._projection import Projection
 from ._recall import recall_text
+from ._search import recall_search
 from ._tokens import TokenMeter
 from ._words import Vocabulary
 
@@ -59,6 +60,7 @@ __all__ = [
     "make_preview",
     "plan_fold",
     "preview_result",
+    "recall_search",
     "recall_text",
     "result_sections",
     "smallest_limits",

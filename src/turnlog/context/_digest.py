@@ -6,7 +6,7 @@ import re
 from collections.abc import Iterable
 from typing import NamedTuple
 
-from turnlog.contract import Grain, TextPart, ToolCallPart
+from turnlog.contract import RECALL, Grain, TextPart, ToolCallPart
 
 from ._grains import extract_words, make_grains
 from ._oversize import first_bytes, last_bytes
@@ -14,7 +14,7 @@ from ._render import REDACTED, grain_text
 from ._units import InputUnit, OutputUnit, ResultsUnit, TextUnit, Unit
 from ._words import Vocabulary
 
-PREFACE = "[Earlier in this session, shortened. recall #number brings back the whole text of an entry.]"
+PREFACE = f"[Earlier in this session, shortened. {RECALL} brings text back, by #number or by a query.]"
 
 _KINDS = "user|host|assistant|tool|recap|branch|omitted"
 _HEADER = re.compile(rf"^#(\d+)(?:-(\d+))? ((?:{_KINDS})(?: [^\n:]*)?): ", re.MULTILINE)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import ClassVar
 
-from turnlog.contract import AgentError, Fold, ModelInvocationDescriptor
+from turnlog.contract import AgentError, Fold, Grain, ModelInvocationDescriptor
 
 from ._draft import FoldDraft, FoldReason
 from ._limits import ModelLimits, WindowOf, fold_threshold, smallest_limits
@@ -22,6 +22,8 @@ class FoldPlanner:
     """
 
     draft: ClassVar[type[FoldDraft]] = FoldDraft
+    grains: ClassVar[tuple[Grain, ...]] = ("summary", "gist")
+    """The levels below the text itself, in the order that a fold goes through them."""
 
     def __init__(
         self,
@@ -140,6 +142,7 @@ class FoldPlanner:
             step=step,
             target=max(int(whole * share), min(head + tail, whole * 9 // 10)),
             tail=tail,
+            grains=self.grains,
             ceiling=whole if reason not in {"overflow"} else int(whole * share),
             # What was refused twice is too long in all its parts, the user's own words too.
             merge_at=int(

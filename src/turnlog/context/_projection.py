@@ -40,7 +40,7 @@ from ._learned import LearnedWindows
 from ._options import ContextOptions
 from ._render import REDACTED, hidden_ids
 from ._tokens import TokenMeter
-from ._units import InputUnit, OutputUnit, ResultsUnit, TextKind, TextUnit, Unit
+from ._units import LIVE, InputUnit, OutputUnit, ResultsUnit, TextKind, TextUnit, Unit
 from ._words import Vocabulary
 
 RUNTIME = "[Runtime]"
@@ -294,6 +294,22 @@ class Projection:
             if type(unit) is not TextUnit or unit.kind != "segment":
                 break
             found.append(unit)
+        return found
+
+    def live_ids(self) -> set[str]:
+        """The entries whose whole text is in view."""
+        found: set[str] = set()
+        for unit in self.units:
+            match unit:
+                case InputUnit():
+                    found |= {unit.entry.id} if unit.level.grain == "live" else set()
+                case OutputUnit():
+                    found.add(unit.entry.id)
+                case ResultsUnit():
+                    live = [one.entry.id for call_id, one in unit.in_order() if unit.level(call_id) is LIVE]
+                    found.update(live)
+                case TextUnit():
+                    found |= {unit.entry_id} if unit.kind in ("partial", "branch") else set()
         return found
 
     @property

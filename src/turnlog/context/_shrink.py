@@ -18,9 +18,6 @@ from ._words import Vocabulary
 _WORTH = 200
 """Bytes a result must shrink by before its level is touched."""
 
-_LOWER: tuple[Grain, ...] = ("summary", "gist")
-"""The levels below the text itself, in the order they are gone through."""
-
 
 class Aim(NamedTuple):
     """What a fold works towards, in bytes of weight."""
@@ -31,6 +28,7 @@ class Aim(NamedTuple):
     tail: int
     ceiling: int
     merge_at: int
+    grains: tuple[Grain, ...]
 
 
 def shrink(draft: FoldDraft, aim: Aim) -> None:
@@ -72,7 +70,7 @@ def _shed(draft: FoldDraft, aim: Aim) -> None:
     not enough to its gist."""
     weight, units = draft.weight(), list(draft.units)
     kept = draft.kept_from(aim.tail)
-    for grain in _LOWER:
+    for grain in aim.grains:
         for position in range(kept):
             if weight <= aim.target:
                 break

@@ -222,6 +222,8 @@ from .sections import Section as Section
 from .sections import to_plain_text as to_plain_text
 from .sections import try_get_section as try_get_section
 from .sections import without_live_screen as without_live_screen
+from .tools import READ_ARTIFACT as READ_ARTIFACT
+from .tools import RECALL as RECALL
 from .tools import SpecificTool as SpecificTool
 from .tools import TokenUsage as TokenUsage
 from .tools import ToolCallRequest as ToolCallRequest

@@ -11,6 +11,12 @@ from .messages import ToolCall
 
 ToolStatus: TypeAlias = Literal["success", "failed", "skipped", "denied", "unknown"]
 
+RECALL = "recall"
+"""Name of the built-in tool that brings back what was folded: ``entry`` by its number, ``query`` by words."""
+
+READ_ARTIFACT = "read_artifact"
+"""Name of the built-in tool that reads an output that was kept apart."""
+
 
 class ToolSpec(Value, frozen=True, kw_only=True):
     """What a model is told of a tool. Never carries anything needed to run it."""

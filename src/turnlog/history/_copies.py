@@ -10,6 +10,8 @@ import msgspec
 
 from ..contract import (
     LIVE_SCREEN,
+    READ_ARTIFACT,
+    RECALL,
     CompactionSummaryEntry,
     DeltaBatchEntry,
     Entry,
@@ -27,10 +29,8 @@ from ..contract import (
 )
 from ._blank import PLACEHOLDER, blank_part
 
-RECALL, READ_ARTIFACT = "recall", "read_artifact"
-"""The tools whose results repeat what the log or the store holds already."""
-
 _NUMBERS = re.compile(r"\s*#?(\d+)(?:-(\d+))?\s*")
+_SHOWN = re.compile(r"^#(\d+) (?:user|host|assistant|tool|summary)\b", re.MULTILINE)
 _replace = msgspec.structs.replace
 
 
@@ -180,8 +180,18 @@ class _Log:
                 (call.arguments or {}).get("artifact") in artifacts
                 if call.tool_name == READ_ARTIFACT
                 else _recalls(call.arguments or {}, gone, [seq for seq in seqs if seq < entry.seq])
+                or self._found(call.tool_call_id, seqs)
             )
         }
+
+    def _found(self, call_id: str, seqs: list[int]) -> bool:
+        """Whether a search by words showed one of these: it names each by its number."""
+        for entry in self.entries:
+            if isinstance(entry, ToolResultsEntry):
+                for part in entry.payload.message.tool_results:
+                    if part.payload.tool_call_id == call_id and isinstance(part.payload.content, str):
+                        return any(int(number) in seqs for number in _SHOWN.findall(part.payload.content))
+        return False
 
 
 def _recalls(arguments: JsonObject, gone: set[str], seqs: list[int]) -> bool:

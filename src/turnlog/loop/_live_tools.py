@@ -15,6 +15,8 @@ from turnlog.approvals import ApprovalPolicy, check_decision, denial_text, polic
 from turnlog.approvals import judge as judge_call
 from turnlog.context import preview_result
 from turnlog.contract import (
+    READ_ARTIFACT,
+    RECALL,
     AgentError,
     Clock,
     JsonObject,
@@ -29,7 +31,7 @@ from turnlog.observe import get_logger
 from turnlog.tools import AgentInfo, ToolAnswer, ToolContext, ToolExecutor, ToolRegistry
 
 from ._doors import Answer, Ask, Finished, Judgement, Progress, Start, ToolNews
-from ._shared import READ_ARTIFACT, RECALL, SHARE, SessionShare
+from ._shared import SHARE, SessionShare
 from ._state import CallState, RunState
 
 get_logger("tools")  # the category that the executor writes tracebacks to

@@ -7,15 +7,13 @@ from dataclasses import dataclass
 from typing import Any
 
 from turnlog.context import recall_text
-from turnlog.contract import AgentError, JsonObject, Store
+from turnlog.contract import READ_ARTIFACT, RECALL, AgentError, JsonObject, Store
 from turnlog.history import named_blobs, visible_entries
 from turnlog.tools import Tool, ToolContext, ToolError
 from turnlog.widgets import Widget
 
 from ._warm import WarmSession
 
-RECALL = "recall"
-READ_ARTIFACT = "read_artifact"
 _PAGE = 8_000
 
 
