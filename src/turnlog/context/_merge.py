@@ -19,8 +19,8 @@ _LEAST_WORDS = 40
 
 _USER_LEAST = 200
 
-_USER_SHARE = 4
-"""The part of the room, one in so many, that the user's words may take verbatim."""
+_USER_SHARE, _USER_FLOOR = 4, 1_200
+"""What the user's words may take verbatim: one part in so many of the room, and so many bytes in any case."""
 
 _COUNTED = re.compile(r"\d+ lines(?:: |$)")
 """How lines of stretches that were left out began before they had nothing but words."""
@@ -33,8 +33,9 @@ def shrink_lines(lines: Sequence[Line], vocabulary: Vocabulary, limit: int) -> l
     newest stay, and of the others their rarest words. Other lines are cut, then the oldest become one line
     for each stretch.
     """
-    if sum(_size(line) for line in lines if line.is_user) > limit // _USER_SHARE:
-        lines = _lower_words(lines, limit // _USER_SHARE)
+    verbatim = max(limit // _USER_SHARE, _USER_FLOOR)
+    if sum(_size(line) for line in lines if line.is_user) > verbatim:
+        lines = _lower_words(lines, verbatim)
     room = limit - sum(_size(line) for line in lines if line.is_user)
     share = level([_size(line) for line in lines if not line.is_user], room)
     if share >= _LEAST:
