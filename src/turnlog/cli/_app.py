@@ -50,6 +50,7 @@ class Commands(click.Group):
         "verify": "_export",
         "redact": "_erase",
         "purge": "_erase",
+        "delete": "_erase",
         "doctor": "_doctor",
     }
 

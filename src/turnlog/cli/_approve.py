@@ -10,13 +10,13 @@ import click
 from turnlog.contract import ApprovalDecided, Store
 from turnlog.loop import PendingApproval, pending_calls, record_decision
 
-from ._app import err, json_option, login, out, session_argument, store_option, with_store, write_json
+from ._app import check_session, err, json_option, login, out, store_option, with_store, write_json
 from ._hints import approve, go_on
 from ._text import safe, whole
 
 
 @click.command("approve", short_help="Decide on a call that waits for approval.")
-@session_argument
+@click.argument("session", required=False, callback=check_session)
 @click.argument("call", required=False)
 @click.option("--deny", "action", flag_value="deny", help="Do not run it; the model is told.")
 @click.option("--abort", "action", flag_value="abort", help="End the run.")
@@ -26,7 +26,7 @@ from ._text import safe, whole
 @store_option
 @json_option
 def approve_command(
-    session: str,
+    session: str | None,
     call: str | None,
     action: str | None,
     arguments: str | None,
@@ -35,14 +35,19 @@ def approve_command(
     store_url: str | None,
     as_json: bool,
 ) -> None:
-    """Let a call run, or not. Without CALL: what waits. Resume the run with `turnlog chat --session`."""
+    """Let a call run, or not. Without CALL: what waits in SESSION; without SESSION: in all of them. Resume
+    the run with `turnlog chat --session`."""
     changed = _parse(arguments)
     if changed is not None and action is not None:
         raise click.UsageError(f"--modify and --{action} contradict each other; give one of them")
-    if call is None:
+    if session is None or call is None:
         if changed is not None or action is not None or note is not None:
-            raise click.UsageError(f"name the CALL to decide on; turnlog approve {session} lists what waits")
-        _list(with_store(store_url, lambda store: pending_calls(store, session)), session, as_json)
+            words = " ".join(["turnlog approve", *([session] if session else [])])
+            raise click.UsageError(f"name the CALL to decide on; {words} lists what waits")
+        if session is None:
+            _list_all(with_store(store_url, lambda store: store.pending()), as_json)
+        else:
+            _list(with_store(store_url, lambda store: pending_calls(store, session)), session, as_json)
         return
     chosen = "modify" if changed is not None else action or "approve"
 
@@ -57,15 +62,33 @@ def approve_command(
     err.print(f"[dim]go on with: {go_on(session)}[/]")
 
 
+def _list_all(waiting: list[PendingApproval], as_json: bool) -> None:
+    """The inbox: what waits in every session, the oldest first."""
+    for asked in waiting:
+        if as_json:
+            write_json(asked)
+            continue
+        when = asked.requested_at[:16].replace("T", " ")
+        out.print(f"[bold]{safe(asked.session_id)}[/] [dim]{when}[/]")
+        _show(asked, "  ")
+    if not as_json and not waiting:
+        out.print("nothing waits")
+    elif not as_json:
+        err.print(f"[dim]decide with: {approve('SESSION')}, or --deny, --modify JSON, --abort[/]")
+
+
+def _show(asked: PendingApproval, indent: str = "") -> None:
+    out.print(f"{indent}[magenta]{asked.tool_call_id}[/] {safe(asked.tool_name)} {whole(asked.arguments)}")
+    if asked.reason:
+        out.print(f"{indent}  [dim]{safe(asked.reason)}[/]")
+
+
 def _list(waiting: list[PendingApproval], session: str, as_json: bool) -> None:
     for asked in waiting:
         if as_json:
             write_json(asked.requested)
             continue
-        shown = whole(asked.arguments)
-        out.print(f"[magenta]{asked.tool_call_id}[/] {safe(asked.tool_name)} {shown}")
-        if asked.reason:
-            out.print(f"  [dim]{safe(asked.reason)}[/]")
+        _show(asked)
     if as_json:
         return
     if waiting:

@@ -1,4 +1,4 @@
-"""``redact`` and ``purge``: what entries hold is hidden, or erased for good."""
+"""``redact``, ``purge``, ``delete``: what entries hold is hidden or erased, or whole sessions are."""
 
 from __future__ import annotations
 
@@ -91,6 +91,44 @@ def purge_command(
         )
 
     _say("erased", with_store(store_url, work), as_json)
+
+
+@click.command("delete", short_help="Erase a whole session, for good.")
+@session_argument
+@click.option("--forks", is_flag=True, help="Erase the sessions that were forked from it too.")
+@click.option("--yes", is_flag=True, help="Do not ask.")
+@store_option
+def delete_command(session: str, forks: bool, yes: bool, store_url: str | None) -> None:
+    """Erase a session from the store's own files. This cannot be undone.
+
+    A session whose past other sessions share is refused, unless they are erased too (--forks).
+    """
+    named = with_store(store_url, lambda store: _family(store, session, forks))
+    what = f"{plain(session)} ({_entries(named[0])})"
+    if named[1]:
+        what += f" and {len(named[1])} forked from it: {plain(', '.join(named[1][:10]))}"
+    if not yes and not _confirmed(f"Erase {what} for good?"):
+        err.print("nothing was erased")
+        sys.exit(FAILED)
+
+    async def work(store: Store) -> None:
+        await store.delete_session(session, forks="delete" if forks else "refuse")
+
+    with_store(store_url, work)
+    out.print(f"erased {what}", markup=False)
+
+
+async def _family(store: Store, session: str, forks: bool) -> tuple[int, list[str]]:
+    """How many entries the session has, and what would be erased with it."""
+    tail = await store.tail(session)
+    found: list[str] = []
+    if forks:
+        todo = [session]
+        for parent in todo:
+            below = [info.session_id for info in await store.sessions(parent=parent)]
+            todo += below
+            found += below
+    return (tail.seq if tail else 0), found
 
 
 def _confirmed(question: str) -> bool:

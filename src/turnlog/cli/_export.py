@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import json
 import os
 import sys
 from collections.abc import Sequence
 from pathlib import Path
+from typing import cast
 
 import click
 
@@ -15,19 +17,34 @@ from turnlog.contract import (
     Store,
 )
 from turnlog.history import export_jsonl, import_jsonl, named_blobs, verify, visible_entries
-from turnlog.transcript import render_html, render_markdown
+from turnlog.system import SystemIds
+from turnlog.transcript import (
+    MessageFormat,
+    export_messages,
+    import_messages,
+    render_html,
+    render_markdown,
+)
 
 from ._app import FAILED, err, json_option, out, session_argument, store_option, with_store, write_json
-from ._text import plain_json, safe
+from ._text import plain, plain_json, safe
+
+_MESSAGES = ("openai", "anthropic", "langchain")
 
 
 @click.command("export")
 @session_argument
-@click.option("--format", "form", type=click.Choice(["jsonl", "markdown", "html"]), default="jsonl")
+@click.option(
+    "--format",
+    "form",
+    type=click.Choice(["jsonl", "markdown", "html", *_MESSAGES]),
+    default="jsonl",
+    show_default=True,
+)
 @click.option("--output", "-o", type=click.Path(dir_okay=False), help="Default: standard output.")
 @store_option
 def export_command(session: str, form: str, output: str | None, store_url: str | None) -> None:
-    """Write a session as JSON lines, as Markdown, or as one HTML file."""
+    """Write a session as JSON lines, as a page to read, or as the messages of another system."""
 
     async def work(store: Store) -> bytes:
         if form == "jsonl":
@@ -35,7 +52,11 @@ def export_command(session: str, form: str, output: str | None, store_url: str |
         entries = visible_entries(await store.load(session))
         if form == "markdown":
             return render_markdown(entries).encode()
-        return render_html(entries, blobs=await _read_images(store, entries)).encode()
+        blobs = await _read_images(store, entries)
+        if form == "html":
+            return render_html(entries, blobs=blobs).encode()
+        made = export_messages(entries, format=cast("MessageFormat", form), blobs=blobs)
+        return json.dumps(made, ensure_ascii=False, indent=2).encode() + b"\n"
 
     data = with_store(store_url, work)
     if output is None:
@@ -79,15 +100,51 @@ async def _read_images(store: Store, entries: Sequence[Entry]) -> dict[str, byte
 
 @click.command("import")
 @click.argument("file", type=click.Path(exists=True, dir_okay=False))
+@click.option(
+    "--format",
+    "form",
+    type=click.Choice(["jsonl", *_MESSAGES]),
+    default="jsonl",
+    show_default=True,
+    help="JSON lines that export wrote, or a JSON file with the messages of another system.",
+)
+@click.option("--session", metavar="ID", help="Name of the new session, for messages of another system.")
+@click.option("--title", help="Title of the new session, for messages of another system.")
 @click.option("--trust", is_flag=True, help="Keep its open run and its approvals: only for your own exports.")
 @store_option
-def import_command(file: str, trust: bool, store_url: str | None) -> None:
-    """Read a session from JSON lines that export wrote."""
+def import_command(
+    file: str, form: str, session: str | None, title: str | None, trust: bool, store_url: str | None
+) -> None:
+    """Read a session from a file: what export wrote, or a conversation of another system."""
     try:
         data = Path(file).read_bytes()
     except OSError as error:
         raise AgentError("ConfigInvalid", f"cannot read {file}: {error.strerror}") from error
-    out.print(with_store(store_url, lambda store: import_jsonl(store, data, trust=trust)), markup=False)
+    if form == "jsonl":
+        if session or title:
+            raise click.UsageError("an export brings its own name and title; leave out --session and --title")
+        name = with_store(store_url, lambda store: import_jsonl(store, data, trust=trust))
+    else:
+        if trust:
+            raise click.UsageError("--trust is for exports; messages bring no run with them")
+        name = with_store(store_url, lambda store: _import_messages(store, form, data, session, title))
+    out.print(plain(name), markup=False)
+
+
+async def _import_messages(
+    store: Store, form: str, data: bytes, session: str | None, title: str | None
+) -> str:
+    try:
+        messages = json.loads(data)
+    except ValueError as error:
+        raise AgentError("InvalidMessage", f"the file is not JSON: {error}") from error
+    return await import_messages(
+        store,
+        session or SystemIds().session(),
+        messages,
+        format=cast("MessageFormat", form),
+        title=title,
+    )
 
 
 @click.command("verify", short_help="Check a session: chain, order, pairing.")

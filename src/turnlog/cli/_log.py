@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import re
 import sys
+from datetime import UTC, datetime, timedelta
 
 import click
 from rich.cells import cell_len, set_cell_size
 from rich.text import Text
 
-from turnlog.contract import AgentError, Entry, ModelInputEntry, SessionInfo, Store
+from turnlog.contract import STATUSES, Entry, RunStatus, SessionInfo, Store
 from turnlog.history import show_url, visible_entries
 from turnlog.loop import ReplayReport, RunState, fork_session, replay
 
@@ -28,61 +30,68 @@ from ._hints import go_on
 from ._render import entry_line
 from ._text import plain, safe
 
-_DESCRIBED = 50  # sessions whose first words are looked up, so that a store of thousands is listed at once
-_LONGEST = 2000  # entries of a session that is read for its first words
+_AGE = re.compile(r"(\d+)([smhdw])")
+_SECONDS = {"s": 1, "m": 60, "h": 3600, "d": 86_400, "w": 604_800}
+
+
+def _moment(ctx: click.Context, given: click.Parameter, value: str | None) -> str | None:
+    """``1d``, ``12h``, ``30m`` before now, or a time."""
+    if value is None:
+        return None
+    if found := _AGE.fullmatch(value.strip()):
+        since = datetime.now(UTC) - timedelta(seconds=int(found[1]) * _SECONDS[found[2]])
+        return since.isoformat(timespec="milliseconds").replace("+00:00", "Z")
+    try:
+        datetime.fromisoformat(value)
+    except ValueError as error:
+        words = "write an age, as 30m, 12h or 7d, or a time, as 2026-01-31T12:00:00Z"
+        raise click.BadParameter(words, ctx, given) from error
+    return value
 
 
 @click.command("sessions", short_help="List the sessions of the store.")
+@click.option("--waiting", "status", flag_value="awaiting_human", help="Those that wait for a human.")
+@click.option("--failed", "status", flag_value="failed", help="Those whose last run failed.")
+@click.option("--status", type=click.Choice(STATUSES), help="Those in this state.")
+@click.option("--since", callback=_moment, metavar="AGE", help="Changed since then: 30m, 12h, 7d, or a time.")
+@click.option("--limit", type=click.IntRange(min=1), metavar="N", help="The first N.")
 @store_option
 @json_option
-def sessions_command(store_url: str | None, as_json: bool) -> None:
+def sessions_command(
+    status: RunStatus | None, since: str | None, limit: int | None, store_url: str | None, as_json: bool
+) -> None:
     """List the sessions of the store, the last changed first."""
-
-    async def work(store: Store) -> list[tuple[SessionInfo, str]]:
-        found = await store.sessions()
-        described = 0 if as_json else _DESCRIBED
-        words = [info.title or await _first_words(store, info) for info in found[:described]]
-        return [*zip(found, words, strict=False), *((info, info.title or "") for info in found[described:])]
-
-    found = with_store(store_url, work)
+    found = with_store(store_url, lambda store: store.sessions(status=status, since=since, limit=limit))
     if as_json:
-        for info, _ in found:
+        for info in found:
             write_json(info)
         return
     if not found:
         url = show_url(store_url_of(store_url))
-        out.print(plain(f"no sessions yet in {url}; begin with: turnlog chat --session s1"), markup=False)
+        words = "no session fits" if status or since else "no sessions yet"
+        out.print(plain(f"{words} in {url}; begin with: turnlog chat --session s1"), markup=False)
         return
-    rows = [_session_row(info, title) for info, title in found]
-    head = ("session", "entries", "changed (UTC)", "about")
-    widths = [max(cell_len(row[column]) for row in (head, *rows)) for column in range(3)]
+    rows = [_session_row(info) for info in found]
+    head = ("session", "entries", "changed (UTC)", "status", "about")
+    widths = [max(cell_len(row[column]) for row in (head, *rows)) for column in range(4)]
     out.print(_session_line(head, widths), style="bold")
     for row in rows:
         out.print(_session_line(row, widths))
 
 
-async def _first_words(store: Store, info: SessionInfo) -> str:
-    """What the user said first, as far as it may be seen: the whole log has to be read to know that."""
-    if info.entries > _LONGEST:
-        return ""
-    try:
-        entries = visible_entries(await store.load(info.session_id))
-    except AgentError as error:  # one damaged session must not hide the others
-        return f"({error.code})"
-    said = (entry.payload.message.text for entry in entries if isinstance(entry, ModelInputEntry))
-    return next(said, "")[:500]
+def _session_row(info: SessionInfo) -> tuple[str, str, str, str, str]:
+    changed = info.updated_at[:16].replace("T", " ")
+    fork = f" (fork of {info.parent_session_id})" if info.parent_session_id else ""
+    about = plain(" ".join(((info.title or info.about or "") + fork).split()))
+    return plain(info.session_id), str(info.entries), changed, info.status, about
 
 
-def _session_row(info: SessionInfo, title: str) -> tuple[str, str, str, str]:
-    origin = f"(from {info.parent_session_id} at {info.forked_at}) " if info.parent_session_id else ""
-    about = " ".join(plain(origin + title).split())
-    return plain(info.session_id), str(info.entries), info.updated_at[:16].replace("T", " "), about
-
-
-def _session_line(row: tuple[str, str, str, str], widths: list[int]) -> Text:
-    """Session, size and time are never cut; what it is about gets the rest of the line."""
-    name, entries, changed, about = row
-    start = f"{set_cell_size(name, widths[0])}  {entries:>{widths[1]}}  {changed:<{widths[2]}}  "
+def _session_line(row: tuple[str, str, str, str, str], widths: list[int]) -> Text:
+    name, entries, changed, status, about = row
+    start = (
+        f"{set_cell_size(name, widths[0])}  {entries:>{widths[1]}}  {changed:<{widths[2]}}  "
+        f"{status:<{widths[3]}}  "
+    )
     room = max(out.width - cell_len(start), 12) if out.is_terminal else 80
     line = Text(about)
     line.truncate(room, overflow="ellipsis")

@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from ._memory import MemoryStore as MemoryStore
     from ._purge import purge as purge
     from ._purge import purge_scope as purge_scope
+    from ._sealing import seal_entries as seal_entries
     from ._session import Session as Session
     from ._urls import default_store_url as default_store_url
     from ._urls import open_store as open_store
@@ -48,6 +49,7 @@ else:
             "._memory": "MemoryStore",
             ".postgres": "PostgresStore",
             "._purge": "purge purge_scope",
+            "._sealing": "seal_entries",
             "._session": "Session",
             ".sqlite": "SqliteStore",
             "._urls": "default_store_url open_store show_url",

@@ -140,5 +140,5 @@ class _Fold:
             self.status = "awaiting_human"
         elif self._open:
             self.status = "tool_running"
-        elif self.run_id is not None:
-            self.status = "model_running"
+        else:
+            self.status = "idle" if self.run_id is None else "model_running"

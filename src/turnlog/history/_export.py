@@ -31,12 +31,12 @@ from ..contract import (
     encode,
     expected_hash,
     read_envelope,
-    seal,
     tool_result_part,
 )
 from ..system import SystemClock, SystemIds
 from ._blobs import named_blobs
 from ._purge import blank_body, trim_body
+from ._sealing import seal_entries
 from ._upcast import decode_log, header_version
 from ._views import AgentState, redacted_ids, visible_entries
 
@@ -111,7 +111,6 @@ def _close(session_id: str, entries: Sequence[Entry], clock: Clock, ids: IdSourc
     payloads: list[EntryPayload] = []
     if not state.pending_tool_calls and state.current_run_id is None:
         return []
-    last = entries[-1]
     if _version(entries) != SCHEMA_VERSION:
         payloads.append(SessionHeader(schema_version=SCHEMA_VERSION))
     now, run_id = clock.now(), state.current_run_id
@@ -120,23 +119,15 @@ def _close(session_id: str, entries: Sequence[Entry], clock: Clock, ids: IdSourc
     if run_id is not None:
         error = ErrorInfo(code="RunAborted", message=_ENDED, retryable=False, category="loop")
         payloads.append(RunEnded(status="aborted", error=error))
-    made: list[StoredEntry] = []
-    previous_id, previous_hash = last.id, last.hash
-    for seq, payload in enumerate(payloads, last.seq + 1):
-        sealed = seal(
-            payload,
-            id=ids.entry(),
-            previous_id=previous_id,
-            previous_hash=previous_hash,
-            session_id=session_id,
-            seq=seq,
-            timestamp=now,
-            run_id=run_id,
-            meta={"imported": True},
-        )
-        previous_id, previous_hash = sealed.entry.id, sealed.entry.hash
-        made.append(sealed.stored)
-    return made
+    return seal_entries(
+        session_id,
+        payloads,
+        clock=clock,
+        ids=ids,
+        after=entries[-1],
+        run_id=run_id,
+        meta={"imported": True},
+    )
 
 
 _ENDED = "the log was imported with this run open, so it ended here; import it with trust to go on with it"

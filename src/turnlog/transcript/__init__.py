@@ -9,11 +9,15 @@ from .._lazy import lazy
 if TYPE_CHECKING:
     from ._html import render_html as render_html
     from ._markdown import render_markdown as render_markdown
+    from ._messages import MessageFormat as MessageFormat
+    from ._messages import export_messages as export_messages
+    from ._messages import import_messages as import_messages
 else:
     __getattr__, __dir__ = lazy(
         __name__,
         {
             "._html": "render_html",
             "._markdown": "render_markdown",
+            "._messages": "MessageFormat export_messages import_messages",
         },
     )
