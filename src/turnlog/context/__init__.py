@@ -17,6 +17,7 @@ from ._manager import (
 )
 from ._options import ContextOptions
 from ._oversize import make_preview
+from ._pictures import PictureCache
 from ._planner import MAX_OVERFLOW_STEPS, FoldPlanner, plan_fold
 from ._projection import Projection
 from ._recall import recall_text
@@ -42,6 +43,7 @@ __all__ = [
     "Grains",
     "ModelContext",
     "ModelLimits",
+    "PictureCache",
     "Projection",
     "ProjectionContext",
     "Screen",
