@@ -21,6 +21,7 @@ from turnlog.contract import (
     StoredEntry,
     decode,
     encode,
+    user_message,
 )
 from turnlog.contract.events import FlatEvent as RunEvent
 
@@ -116,3 +117,23 @@ def test_damage_is_read_or_refused_and_nothing_else(data: st.DataObject, value: 
 
 def test_a_stored_entry_is_plain() -> None:
     assert StoredEntry(1, "a", "custom", b"{}")._fields == ("seq", "id", "kind", "body")
+
+
+class Markup(str):
+    def __str__(self) -> str:
+        return "another text"
+
+
+class Count(int):
+    pass
+
+
+class Share(float):
+    pass
+
+
+def test_subclasses_of_plain_types_are_written_by_value() -> None:
+    given = {"text": Markup("x"), "count": Count(3), "share": Share(0.5), "list": [Markup("y")]}
+    assert encode(given) == b'{"text":"x","count":3,"share":0.5,"list":["y"]}'
+    written = decode(encode(user_message(Markup("hello"))), Message)
+    assert type(written.text) is str and written.text == "hello"

@@ -320,3 +320,24 @@ def test_any_object_gives_values_or_problems_and_never_raises(arguments: dict[st
     # The same schema read by the other checker: what the types accept, the schema must accept too.
     if not problems:
         assert foreign.bind(arguments).problems == []
+
+
+class Markup(str):
+    def __str__(self) -> str:
+        return "another text"
+
+
+class Count(int):
+    pass
+
+
+async def test_arguments_of_odd_classes_are_taken_by_value() -> None:
+    """Arguments that a human's form gave in place of a model's JSON."""
+
+    @tool
+    def note(text: str, times: int, share: float) -> str:
+        return f"{text}{times}{share}{type(text).__name__}{type(times).__name__}"
+
+    bound = note.bind({Markup("text"): Markup("x"), "times": Count(3), "share": Count(2)})
+    assert bound.problems == []
+    assert note.call(bound.kwargs, ToolContext()) == "x32.0strint"

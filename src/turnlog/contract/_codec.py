@@ -33,6 +33,13 @@ _BAD_TAG = re.compile(r"Invalid value '(.*)' - at `\$(?:.*\.)?kind`$", re.DOTALL
 def _as_json(value: object) -> object:
     if isinstance(value, MessageView):
         return list(value)
+    # A subclass of text or a number (markup, an enum, an array's scalar) is written by its value.
+    if isinstance(value, str):
+        return str.__str__(value)
+    if isinstance(value, int):
+        return int.__int__(value)
+    if isinstance(value, float):
+        return float.__float__(value)
     if callable(dump := getattr(value, "model_dump", None)):  # a pydantic model: a run's structured output
         return dump(mode="json")
     raise TypeError(f"Encoding objects of type {type(value).__name__} is unsupported")

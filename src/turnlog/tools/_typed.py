@@ -9,12 +9,11 @@ import inspect
 import typing
 from typing import Any, cast
 
-import msgspec
 import pydantic_core
 from pydantic import ConfigDict, PydanticUserError, TypeAdapter
 from pydantic.json_schema import GenerateJsonSchema, PydanticJsonSchemaWarning
 
-from turnlog.contract import AgentError, JsonObject
+from turnlog.contract import AgentError, JsonObject, encode
 
 from ._adapt import adapt
 from ._problems import describe
@@ -80,7 +79,7 @@ class Typed:
 
     def _validate(self, value: object) -> Any:
         # From JSON, so that exactly what JSON lacks (dates, tuples, bytes…) is converted and nothing else.
-        return self._adapter.validate_json(msgspec.json.encode(value), strict=True, extra=self._extra)
+        return self._adapter.validate_json(encode(value), strict=True, extra=self._extra)
 
 
 _HOLDABLE = "text, numbers, lists, dicts, a dataclass, a TypedDict, or a pydantic or msgspec model"
