@@ -16,7 +16,7 @@ from history.history_log import STARTED, open_session
 from history.postgres_log import Log
 from postgres_server import PostgresServer
 from turnlog.contract import AgentError, Control, SessionDigest, Store, user_message
-from turnlog.history import JsonlStore, PostgresStore, SqliteStore, open_store
+from turnlog.history import JsonlStore, PostgresStore, SqliteStore, open_store, verify
 from turnlog.history.jsonl._lock import locked
 from turnlog.history.postgres import _schema
 from turnlog.testing import FixedClock, FixedIds
@@ -272,3 +272,26 @@ async def test_a_session_that_its_index_lost_is_not_begun_again(tmp_path: Path) 
         assert error.value.code == "SessionCorrupt"
     connection = apsw.Connection(str(path))
     assert connection.execute("SELECT count(*) FROM sessions NOT INDEXED").fetchone() == (1,)
+
+
+async def test_a_sector_of_zeros_is_named_wherever_it_lies(tmp_path: Path) -> None:
+    path = tmp_path / "log.db"
+    log = Log("s1")
+    async with SqliteStore(path) as store:
+        await store.append("s1", [*log.header("t"), *log.notes(*["x" * 300] * 20)], expected_tail=0)
+        await store.sessions()
+    whole = path.read_bytes()
+    problems = 0
+    for at in range(0, len(whole), 512):
+        if not any(whole[at : at + 512]):
+            continue
+        path.write_bytes(whole[:at] + bytes(512) + whole[at + 512 :])
+        async with SqliteStore(path) as store:
+            problems += bool(await verify(store, "s1"))
+            asked = (store.load("s1"), store.sessions(), store.pending(), store.tail("s1"))
+            for answer in await asyncio.gather(*asked, return_exceptions=True):
+                assert not isinstance(answer, BaseException) or answer.code == "SessionCorrupt"  # pyright: ignore
+            with pytest.raises(AgentError) as error:
+                await store.append("s1", Log("s1").header(), expected_tail=0)
+            assert error.value.code in ("SessionCorrupt", "SessionConcurrentWrite")
+    assert problems > 10

@@ -23,15 +23,10 @@ from ..contract import (
 )
 from ._base import (
     ANSWER_KEPT,
-    NOT_DUE,
-    Listed,
-    Query,
-    StoreBase,
     check_batch,
     check_control,
     check_free,
     check_session_id,
-    exact_time,
     exists_already,
     fenced,
     fork_beyond,
@@ -42,9 +37,9 @@ from ._base import (
     no_blob,
     not_found,
     tail_of,
-    with_digest,
 )
 from ._blank import blobs_in, title_of
+from ._listing import NOT_DUE, Listed, Query, StoreBase, exact_time, with_digest
 
 
 @dataclass(slots=True)

@@ -9,7 +9,7 @@ from __future__ import annotations
 from typing import Any
 
 from ..contract import AgentError, Control, SessionDigest, SessionInfo, decode
-from ._base import NOT_DUE, Listed, Query, with_digest
+from ._listing import NOT_DUE, Listed, Query, with_digest
 
 SEQ_BITS = 32
 LAST_SEQ = (1 << SEQ_BITS) - 1
@@ -149,8 +149,8 @@ def read_row(row: Any) -> Listed:
     info = SessionInfo(
         session_id=id,
         entries=entries,
-        created_at=created_at,
-        updated_at=updated_at,
+        created_at=created_at or "",
+        updated_at=updated_at or "",
         title=title.decode() if isinstance(title, bytes) else title,
         parent_session_id=parent,
         forked_at=forked_at if parent is not None else None,

@@ -120,6 +120,13 @@ def _decode_slowly(session_id: str, bodies: Sequence[bytes], after: int) -> list
     entries: list[Entry] = []
     version = SCHEMA_VERSION
     for place, body in enumerate(bodies, after + 1):
+        if not isinstance(body, bytes):  # pyright: ignore[reportUnnecessaryIsInstance]
+            raise AgentError(
+                "SessionCorrupt",
+                f"entry {place} of session {session_id!r} cannot be read: its store is damaged there; "
+                "restore it from a backup",
+                meta={"session_id": session_id, "seq": place},
+            )
         if _HEADER in body[:200]:
             version = _checked_version(session_id, header_version(body))
         entries.append(_decode_one(session_id, upcast(body, version), place))

@@ -21,19 +21,8 @@ from ...contract import (
     Tail,
 )
 from ...contract import digest as hash_of
-from .._base import (
-    NOT_DUE,
-    Listed,
-    Query,
-    StoreBase,
-    absolute,
-    check_batch,
-    check_control,
-    check_session_id,
-    exact_time,
-    remember,
-    tail_of,
-)
+from .._base import absolute, check_batch, check_control, check_session_id, remember, tail_of
+from .._listing import NOT_DUE, Listed, Query, StoreBase, exact_time
 from .._worker import Worker
 from ._file import check_lines
 from ._folder import Folder

@@ -18,8 +18,9 @@ from ...contract import (
     encode,
 )
 from .. import _sql
-from .._base import Listed, Query, exists_already, fork_beyond, not_found, remember, tail_of
+from .._base import exists_already, fork_beyond, not_found, remember, tail_of
 from .._blank import title_of
+from .._listing import Listed, Query
 from . import _statements as statements
 from ._appends import WRITERS, AppendQueue, Batch, columns, digest_values, has, heading, taken_id
 from ._bell import Bell

@@ -35,18 +35,15 @@ from ...contract import digest as hash_of
 from .. import _sql
 from .._base import (
     KNOWN_SESSIONS,
-    Listed,
-    Query,
-    StoreBase,
     check_batch,
     check_control,
     check_session_id,
-    exact_time,
     fenced,
     leased,
     no_blob,
     not_found,
 )
+from .._listing import Listed, Query, StoreBase, exact_time
 from .._upcast import decode_log, first_version_is_current
 from ._address import read_url
 

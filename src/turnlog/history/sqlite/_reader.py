@@ -10,10 +10,12 @@ from typing import Any
 
 from ...contract import AgentError, Control, Entry, LeaseHolder, SessionInfo, StoredEntry, Tail
 from .. import _sql
-from .._base import Listed, Query, not_found
+from .._base import not_found
+from .._listing import Listed, Query
 from .._upcast import decode_rows, first_version_is_current
 from ._file import Connection, FileId, file_id, load_apsw, open_reader, taken_away, translate
 
+_HIDDEN = "SELECT 1 FROM sessions NOT INDEXED WHERE id = ? AND tail_seq > 0"
 _DUE = _sql.DUE.format(now="?")
 _abandoned: list[Any] = []
 """Connections of a parent process: closing one in the child could release the parent's locks."""
@@ -29,7 +31,19 @@ class Reader:
     def read(self, session_id: str, after: int, upto: int | None) -> list[StoredEntry]:
         make = StoredEntry._make
         rows = self._rows(session_id, _sql.READ_ENTRIES, after, upto)
+        for seq, id, kind, body in rows:
+            if type(body) is not bytes or type(id) is not str or type(kind) is not str:
+                raise self._damaged(f"entry {seq} of session {session_id!r} cannot be read", seq)
         return [make(row) for row in rows]
+
+    def _damaged(self, what: str, seq: int | None = None) -> AgentError:
+        """A page that was overwritten reads as values that nobody wrote."""
+        return AgentError(
+            "SessionCorrupt",
+            f"{self._path} is damaged: {what}; restore the file from a backup, or save what is readable with "
+            "`sqlite3 FILE .recover`",
+            meta={"path": self._path} | ({"seq": seq} if seq is not None else {}),
+        )
 
     def load(self, session_id: str, after: int) -> list[Entry]:
         if after:
@@ -47,10 +61,10 @@ class Reader:
 
     def list(self, query: Query, limit: int | None) -> list[Listed]:
         sql, values = _sql.list_sessions(query, limit)
-        return [_sql.read_row(row) for row in self._all(sql, values)]
+        return [_sql.read_row(row) for row in self._all(sql, values) if type(row[0]) is str]
 
     def rows(self, sql: str) -> list[SessionInfo]:
-        return [_sql.read_row(row).info for row in self._all(sql, ())]
+        return [_sql.read_row(row).info for row in self._all(sql, ()) if type(row[0]) is str]
 
     def due(self, limit: int, now: str, time: float) -> list[str]:
         return [row[0] for row in self._all(_DUE, (time, now, limit))]
@@ -106,6 +120,8 @@ class Reader:
 
     def _find_lineage(self, session_id: str) -> list[tuple[int, int]]:
         row = self._one(_sql.FIND_SESSION, (session_id,))
+        if row is None and self._one(_HIDDEN, (session_id,)) is not None:
+            raise self._damaged(f"session {session_id!r} is in it and not found by its id")
         if row is None or row[1] == 0:
             raise not_found(session_id)
         key, parent, forked_at = row[0], row[4], row[5]

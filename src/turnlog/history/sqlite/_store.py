@@ -31,19 +31,9 @@ from ...contract import (
 )
 from ...contract import digest as hash_of
 from .. import _sql
-from .._base import (
-    Listed,
-    Query,
-    StoreBase,
-    absolute,
-    check_batch,
-    check_control,
-    check_session_id,
-    exact_time,
-    no_blob,
-    tail_of,
-)
+from .._base import absolute, check_batch, check_control, check_session_id, no_blob, tail_of
 from .._blank import title_of
+from .._listing import Listed, Query, StoreBase, exact_time
 from .._worker import Worker
 from ._reader import Reader
 from ._writer import AppendJob, ForkOrder, Writer, digest_row
