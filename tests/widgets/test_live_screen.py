@@ -14,6 +14,7 @@ from turnlog.contract import (
     Fold,
     LevelOfDetailSections,
     Message,
+    ModelInputEntry,
     Secret,
     ToolOutcome,
     ToolResults,
@@ -258,6 +259,34 @@ def test_a_widget_that_breaks_says_so_on_the_screen_and_the_others_go_on(where: 
     assert f"## fragile\n\n(cannot be shown: {said}" in shown
     assert "- **a**: b" in shown
     assert stand.show() is None, "it is said once, and the same when said again"
+
+
+class Reader(Widget[None]):
+    name: ClassVar[str] = "reader"
+    description: ClassVar[str] = "Shows the last thing said."
+
+    def initial(self) -> None:
+        return None
+
+    def reduce(self, state: None, entry: Entry) -> None:
+        return None
+
+    def render_live_screen(self, ctx: RenderContext[None]) -> dict[str, str]:
+        said = [entry.payload.message.text for entry in ctx.entries if isinstance(entry, ModelInputEntry)]
+        newest = ctx.entries[-1].kind if ctx.entries else "nothing"
+        assert list(ctx.entries[-2:]) == list(ctx.entries)[-2:]
+        return {"Said": f"{said} {newest} {'running' if ctx.running else 'idle'}"}
+
+
+@pytest.mark.spec("W-2", "H-9")
+def test_a_widget_may_read_the_visible_history_and_whether_a_run_is_open() -> None:
+    stand = Stand(Reader())
+    assert stand.host.sections() == [("Said", "[] nothing idle")]
+    stand.take(stand.log.run())
+    secret = stand.take(stand.log.user("the password is hunter2"))
+    assert stand.host.sections() == [("Said", "['the password is hunter2'] model_input running")]
+    stand.redact(secret)
+    assert stand.host.sections() == [("Said", "['[redacted]'] redaction running")]
 
 
 @pytest.mark.spec("H-9", "W-1")

@@ -18,13 +18,15 @@ from turnlog.contract import (
     ModelInputEntry,
     PurgeEntry,
     RedactionEntry,
+    RunEndedEntry,
+    RunStartedEntry,
     ToolResultsEntry,
     ToolSpec,
     scrub,
     try_get_section,
 )
 
-from ._widget import RenderContext, Widget, WidgetAnswer, WidgetToolContext
+from ._widget import EntryView, RenderContext, Widget, WidgetAnswer, WidgetToolContext
 
 TITLE = "# [Live Screen]"
 
@@ -58,6 +60,8 @@ class WidgetHost:
         self._broken: dict[str, str] = {}
         self._shown: Screen = {}
         self._cut = False
+        self._running = False
+        self._entries: list[Entry] = []
         self._hidden: frozenset[str] = frozenset()
         self.refold(())
 
@@ -90,6 +94,9 @@ class WidgetHost:
         elif _has_screen(entry):
             self._shown = self._render()
         self._cut = self._cut or _is_cut(entry)
+        if isinstance(entry, RunStartedEntry | RunEndedEntry):
+            self._running = isinstance(entry, RunStartedEntry)
+        self._entries.append(entry)
         self._reduce(entry)
 
     def refold(self, entries: Iterable[Entry]) -> None:
@@ -103,6 +110,7 @@ class WidgetHost:
         )
         self._states = {widget.name: widget.initial() for widget in self._widgets}
         self._broken, self._shown, self._cut = {}, {}, False
+        self._entries, self._running = [], False
         for entry in entries:
             self.step(entry)
 
@@ -151,7 +159,9 @@ class WidgetHost:
         problem = self._broken.get(widget.name)
         if problem is None:
             try:
-                ctx = RenderContext(self._states[widget.name], self.states)
+                ctx = RenderContext(
+                    self._states[widget.name], self.states, EntryView(self._entries), self._running
+                )
                 return _checked(widget.render_live_screen(ctx))
             except Exception as error:
                 problem = _told(error)

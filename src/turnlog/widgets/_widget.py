@@ -5,19 +5,44 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, ClassVar, Generic, TypeVar
+from typing import Any, ClassVar, Generic, TypeVar, overload
 
 from turnlog.contract import Entry, JsonObject, ToolSpec, WidgetEvent
 
 S = TypeVar("S")
 
 
+class EntryView(Sequence[Entry]):
+    """The entries so far, read-only; stays as it is while the log grows."""
+
+    __slots__ = ("_count", "_entries")
+
+    def __init__(self, entries: list[Entry]) -> None:
+        self._entries, self._count = entries, len(entries)
+
+    def __len__(self) -> int:
+        return self._count
+
+    @overload
+    def __getitem__(self, index: int) -> Entry: ...
+    @overload
+    def __getitem__(self, index: slice) -> Sequence[Entry]: ...
+    def __getitem__(self, index: int | slice) -> Entry | Sequence[Entry]:
+        places = range(self._count)[index]
+        if isinstance(places, range):
+            return tuple(self._entries[place] for place in places)
+        return self._entries[places]
+
+
 @dataclass(frozen=True, slots=True)
 class RenderContext(Generic[S]):
-    """Read-only: this widget's state, and the states of the others by name."""
+    """Read-only: this widget's state, the states of the others by name, the visible history so far, and
+    whether a run is open. A state is cheaper than a walk through a long history."""
 
     state: S
     others: Mapping[str, Any]
+    entries: Sequence[Entry] = ()
+    running: bool = False
 
 
 @dataclass(frozen=True, slots=True)
