@@ -74,6 +74,14 @@ class Delete:
 
 
 @dataclass
+class Rename:
+    """Durable once the folder of ``target`` is synced."""
+
+    path: str
+    target: str
+
+
+@dataclass
 class SyncFolder:
     path: str = "."
 
@@ -84,7 +92,7 @@ class Ack:
     id: str
 
 
-Step = Write | Cut | Sync | Delete | SyncFolder | Ack
+Step = Write | Cut | Sync | Delete | Rename | SyncFolder | Ack
 
 
 @dataclass
@@ -104,7 +112,7 @@ class Tape:
         return os.path.relpath(path, self.root) if inside else None
 
     def _watch_files(self) -> None:
-        write, truncate, fsync = os.write, os.ftruncate, os.fsync
+        write, truncate, fsync, replace = os.write, os.ftruncate, os.fsync, os.replace
         sync = _jsonl_folder._fdatasync
 
         def watched_write(descriptor: int, data: Any) -> int:
@@ -126,10 +134,21 @@ class Tape:
                 inner(descriptor)
                 if (name := self._name(descriptor)) is not None:
                     self.steps.append(Sync(name))
+                    return
+                path = os.readlink(f"/proc/self/fd/{descriptor}")
+                if path.startswith(self.root):
+                    self.steps.append(SyncFolder(os.path.relpath(path, self.root)))
 
             return sync_it
 
+        def watched_replace(source: Any, target: Any) -> None:
+            replace(source, target)
+            if str(target).startswith(self.root):
+                names = [os.path.relpath(path, self.root) for path in (source, target)]
+                self.steps.append(Rename(*names))
+
         os.write, os.ftruncate, os.fsync = watched_write, watched_truncate, watched(fsync)
+        os.replace = watched_replace
         _jsonl_folder._fdatasync = watched(sync)
 
     def _watch_sqlite(self) -> None:
@@ -238,7 +257,7 @@ class PowerLoss:
         self.report.images += 1
 
     def _make_image(self, folder: Path, steps: list[Step]) -> None:
-        folder_synced = max((at for at, step in enumerate(steps) if isinstance(step, SyncFolder)), default=-1)
+        folder_synced = max((at for at, step in enumerate(steps) if step == SyncFolder()), default=-1)
         for path in sorted({step.path for step in steps if isinstance(step, Write)}):
             mine = [(at, step) for at, step in enumerate(steps) if getattr(step, "path", None) == path]
             safe = 0
@@ -255,9 +274,18 @@ class PowerLoss:
                 if self._random.random() < survives:
                     content = _apply(content, self._maybe_torn(step))
             if content is not None:
-                target = folder / path
+                target = folder / self._place(path, steps)
                 target.parent.mkdir(parents=True, exist_ok=True)
                 target.write_bytes(content)
+
+    def _place(self, path: str, steps: list[Step]) -> str:
+        """Where a file lies: under its new name for certain once that folder was synced."""
+        for at, step in enumerate(steps):
+            if isinstance(step, Rename) and step.path == path:
+                folder = SyncFolder(os.path.dirname(step.target) or ".")
+                durable = folder in steps[at:] and not self.order.forgetful
+                return step.target if durable or self._random.random() < 0.5 else path
+        return path
 
     def _maybe_torn(self, step: Step) -> Step:
         if not isinstance(step, Write) or len(step.data) <= _SECTOR or self._random.random() > 0.3:
@@ -301,7 +329,7 @@ def _apply(content: bytearray | None, step: Step) -> bytearray | None:
             del content[step.size :]
         case Delete():
             return None
-        case Sync() | SyncFolder() | Ack():
+        case Sync() | SyncFolder() | Rename() | Ack():
             pass
     return content
 
