@@ -14,8 +14,8 @@ import pytest
 from doc_pages import ROOT, blocks, page, table
 from turnlog.context import ContextOptions
 from turnlog.contract import CODES, FINISH_REASONS, TRANSITIONS, user_message
-from turnlog.models import BUILT_IN, ModelConfig, load_model
-from turnlog.testing import ScriptedModel, Turn
+from turnlog.models import BUILT_IN, ModelConfig, http, load_model, wire
+from turnlog.testing import Loopback, LoopbackAnswer, ScriptedModel, Turn
 from turnlog.tools import ToolOptions
 
 
@@ -115,11 +115,31 @@ def test_error_codes_and_whether_to_try_again() -> None:
 
 
 async def test_the_parrot_speaks() -> None:
-    (block,) = blocks(PROVIDERS, "python")
+    parrot, _ = blocks(PROVIDERS, "python")
     room: dict[str, Any] = {}
-    exec(compile(block.text, "docs/providers.md", "exec"), room)
+    exec(compile(parrot.text, "docs/providers.md", "exec"), room)
     kinds = [delta.kind async for delta in room["ParrotModel"]("grey").stream([user_message("Hello you")])]
     assert kinds == ["start", "text", "text", "done"]
+
+
+async def test_the_echo_is_heard_over_http() -> None:
+    _, echo = blocks(PROVIDERS, "python")
+    room: dict[str, Any] = {}
+    exec(compile(echo.text, "docs/providers.md", "exec"), room)
+    body = 'data: {"text": "Hello"}\n\ndata: {"text": " you"}\n\ndata: [DONE]\n\n'
+    async with Loopback(LoopbackAnswer.sse(body)) as server:
+        model = room["EchoModel"]("m", base_url=server.url)
+        kinds = [delta.kind async for delta in model.stream([user_message("Hello you")])]
+        await model.close()
+        assert server.requests[0].json == {"texts": ["Hello you"]}
+    assert kinds == ["start", "text", "text", "done"]
+
+
+def test_the_kits_names_exist() -> None:
+    section = PROVIDERS.partition("### Behind HTTP")[2].partition("```")[0]
+    for module in (http, wire):
+        for name in module.__all__:
+            assert f"`{name}`" in section, name
 
 
 # ── quickstart.md ──

@@ -60,7 +60,12 @@ async def make(case: ModelCase) -> Wired:
         client.close()
         await server.__aexit__(None, None, None)
 
-    return Wired(model, closed=server.no_connections, finish=finish)
+    return Wired(
+        model,
+        closed=server.no_connections,
+        finish=finish,
+        sent=lambda: [request.body for request in server.requests],
+    )
 
 
 @pytest.mark.spec("P-8")

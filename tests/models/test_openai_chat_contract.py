@@ -64,7 +64,12 @@ async def wire(server: Loopback, model: Model) -> Wired:
         await model.close()
         await server.__aexit__(None, None, None)
 
-    return Wired(model, closed=server.no_connections, finish=finish)
+    return Wired(
+        model,
+        closed=server.no_connections,
+        finish=finish,
+        sent=lambda: [request.body for request in server.requests],
+    )
 
 
 @pytest.mark.spec("P-8")

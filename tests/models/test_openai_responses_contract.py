@@ -63,7 +63,12 @@ async def test_the_contract_kit() -> None:
             await model.close()
             await server.__aexit__(None, None, None)
 
-        return Wired(model, closed=server.no_connections, finish=finish)
+        return Wired(
+            model,
+            closed=server.no_connections,
+            finish=finish,
+            sent=lambda: [request.body for request in server.requests],
+        )
 
     report = await check_model(make)
     assert report.skipped == {}

@@ -11,8 +11,18 @@ from typing import Any
 import msgspec
 import pytest
 
-from turnlog.contract import AgentError, CallArgs, CallStart, StreamDone, TextChunk, ThinkingChunk, TokenUsage
+from turnlog.contract import (
+    AgentError,
+    CallArgs,
+    CallStart,
+    StreamDone,
+    TextChunk,
+    ThinkingChunk,
+    TokenUsage,
+    encode,
+)
 from turnlog.models import Model, ModelConfig, ModelInfo, ModelRequest
+from turnlog.models.wire import complete_calls
 from turnlog.testing import ModelCase, ModelReport, ScriptedModel, Wired, check_model
 
 
@@ -40,7 +50,7 @@ class Played(ScriptedModel):
 
 def play(case: ModelCase) -> Wired:
     model = Played(case)
-    return Wired(model, closed=model.gone.wait)
+    return Wired(model, closed=model.gone.wait, sent=lambda: [{"messages": []}])
 
 
 @pytest.mark.spec("P-8", "X-5")
@@ -312,3 +322,42 @@ async def test_an_exception_that_leaks_is_named() -> None:
 def test_a_report_reads_well() -> None:
     report = ModelReport(passed=["a"], skipped={"b": "no such case"})
     assert str(report) == "1 checks passed\nskipped b: no such case"
+
+
+def careless(request: ModelRequest, repaired: tuple[str, ...]) -> dict[str, Any]:
+    """A request in the words of Chat Completions, with no more care than ``repaired`` says."""
+    wired: list[dict[str, Any]] = []
+    for message in complete_calls(request.messages) if "pairs" in repaired else request.messages:
+        for part in message.tool_calls:
+            call = part.payload
+            theirs = None if "ids" in repaired else (call.provider_data or {}).get("id")
+            function = {"name": call.tool_name}
+            one = {"id": theirs or call.tool_call_id, "function": function}
+            wired.append({"role": "assistant", "tool_calls": [one]})
+        wired += [
+            {"role": "tool", "tool_call_id": part.payload.tool_call_id} for part in message.tool_results
+        ]
+    return {"messages": wired, "tools": [{"name": spec.name} for spec in request.tool_specs]}
+
+
+@pytest.mark.spec("P-8")
+@pytest.mark.parametrize(
+    ("repaired", "expected"),
+    [
+        ((), "a call that was never answered: the id 'call_0' appears once"),
+        (("pairs",), "another provider's history: the request holds 'weird id"),
+        (("pairs", "ids"), "a tool with a name of any form: the request names a tool 'files.read"),
+    ],
+)
+async def test_a_careless_request_is_named(repaired: tuple[str, ...], expected: str) -> None:
+    def make(case: ModelCase) -> Wired:
+        model = Played(case)
+        return Wired(
+            model,
+            closed=model.gone.wait,
+            sent=lambda: [encode(careless(request, repaired)) for request in model.requests],
+        )
+
+    with pytest.raises(AssertionError) as found:
+        await check_model(make)
+    assert expected in str(found.value)

@@ -52,7 +52,12 @@ async def make_model(case: ModelCase) -> Wired | None:
         return None
     server = await Loopback(play(case)).__aenter__()
     model = OllamaModel("m", base_url=server.url)
-    return Wired(model, closed=server.no_connections, finish=lambda: server.__aexit__(None, None, None))
+    return Wired(
+        model,
+        closed=server.no_connections,
+        finish=lambda: server.__aexit__(None, None, None),
+        sent=lambda: [request.body for request in server.requests],
+    )
 
 
 async def test_the_contract_kit() -> None:
@@ -76,11 +81,12 @@ async def test_a_run_with_a_tool() -> None:
         assert result.usage is not None and result.usage.input_tokens == 18
         sent = server.requests[1].json["messages"]
         assert sent[-1] == {"role": "tool", "tool_name": "add", "content": "3"}
+        assert server.connections == 1, "the connection is kept"
 
 
 async def test_nobody_answers() -> None:
     model = OllamaModel("m", base_url="http://127.0.0.1:9")
     async with Agent(model, store="memory:", retry=RetryPolicy(max_attempts=1)) as agent:
         result = await agent.run("Hello?", session="s1")
-    assert result.last_error is not None
-    assert "start it with `ollama serve`" in result.last_error.message
+    assert result.last_error is not None and result.last_error.code == "ModelUnreachable"
+    assert "http://127.0.0.1:9" in result.last_error.message

@@ -32,6 +32,30 @@ from turnlog.contract import (
     text_part,
 )
 
+__all__ = [
+    "NO_RESULT",
+    "CallIds",
+    "ToolNames",
+    "call_input",
+    "closed_schema",
+    "complete_calls",
+    "data_url",
+    "file_note",
+    "image_note",
+    "is_strict",
+    "missing_note",
+    "object_schema",
+    "own_data",
+    "picture_url",
+    "result_parts",
+    "result_text",
+    "safe_name",
+    "schema_name",
+    "short_id",
+    "split_system",
+    "unseen_note",
+]
+
 NO_RESULT = "No result was recorded for this call: it was not run, or its outcome was lost."
 PICTURES = frozenset({"image/jpeg", "image/png", "image/gif", "image/webp"})
 """The kinds of images that nearly every provider takes."""

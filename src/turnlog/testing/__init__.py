@@ -39,6 +39,7 @@ if TYPE_CHECKING:
     from ._model_cases import ModelReport as ModelReport
     from ._model_cases import Wired as Wired
     from ._model_checks import check_model as check_model
+    from ._model_recorded import RecordedModel as RecordedModel
     from ._request_rules import check_request as check_request
     from ._runtime_checks import check_runtime as check_runtime
     from ._session_checks import OutsideRecord as OutsideRecord
@@ -66,6 +67,7 @@ else:
             "._loopback": "Loopback LoopbackAnswer LoopbackRequest",
             "._model_cases": "CaseCall ModelCase ModelReport Wired",
             "._model_checks": "check_model",
+            "._model_recorded": "RecordedModel",
             "._request_rules": "check_request",
             "._runtime_checks": "check_runtime",
             "._session_checks": "OutsideRecord check_session",

@@ -1,8 +1,13 @@
-"""What the contract kit asks of one finished stream."""
+"""What the contract kit asks of one finished stream, and of the request before it."""
 
 from __future__ import annotations
 
 import re
+from collections import Counter
+from collections.abc import Iterator
+from typing import cast
+
+import msgspec
 
 from turnlog.contract import (
     CODES,
@@ -10,6 +15,7 @@ from turnlog.contract import (
     DeltaGrammar,
     DoneDelta,
     ErrorDelta,
+    JsonObject,
     MessageDelta,
     StartDelta,
     TextDelta,
@@ -25,6 +31,7 @@ from turnlog.contract import (
 )
 
 from ._model_cases import ModelCase
+from ._model_histories import FOREIGN
 
 _OUR_ID = re.compile(r"[A-Za-z0-9_-]{1,40}")
 
@@ -152,3 +159,48 @@ def check_error(answer: Answer, case: ModelCase) -> None:
         answer.error.retry_after == case.retry_after or case.retry_after is None,
         f"retryAfter is {answer.error.retry_after}, expected {case.retry_after}",
     )
+
+
+# ── what was sent ──
+
+_NAME_KEYS = ("name", "tool_name", "toolName")
+_ID_KEYS = ("id", "tool_call_id", "tool_use_id", "toolUseId", "call_id")
+_WIRE_NAME = re.compile(r"[A-Za-z0-9_-]{1,64}")
+
+
+def check_sent(body: object) -> None:
+    """What no provider takes, whatever its protocol: names of any form, calls without results, and what
+    belongs to another provider."""
+    found = msgspec.json.decode(body) if isinstance(body, bytes) else body
+    text = msgspec.json.encode(found).decode()
+    for word in FOREIGN:
+        expect(word not in text, f"the request holds {word!r}, which only another provider understands")
+    nodes = list(_nodes(found))
+    for node in nodes:
+        for key in _NAME_KEYS:
+            name = node.get(key)
+            expect(
+                not isinstance(name, str) or _WIRE_NAME.fullmatch(name) is not None,
+                f"the request names a tool {name!r}; providers take 64 letters, digits, _ and -",
+            )
+    ids = Counter(node[key] for node in nodes for key in _ID_KEYS if isinstance(node.get(key), str))
+    for call_id, count in ids.items():
+        expect(count > 1, f"the id {call_id!r} appears once: a call and its result are apart")
+    if not ids:
+        calls = sum(len(node["tool_calls"]) for node in nodes if isinstance(node.get("tool_calls"), list))
+        calls += sum("functionCall" in node for node in nodes)
+        results = sum(node.get("role") == "tool" or "functionResponse" in node for node in nodes)
+        expect(calls == results, f"the request holds {calls} calls and {results} results")
+
+
+def _nodes(value: object) -> Iterator[JsonObject]:
+    """All objects inside a JSON value, but for schemas and arguments, which may hold anything."""
+    if isinstance(value, list):
+        for item in cast("list[object]", value):
+            yield from _nodes(item)
+    elif isinstance(value, dict):
+        known = cast("JsonObject", value)
+        yield known
+        for key, inner in known.items():
+            if key not in ("parameters", "input_schema", "inputSchema", "input", "args", "arguments", "json"):
+                yield from _nodes(inner)

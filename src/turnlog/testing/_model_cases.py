@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Literal, TypeAlias
 
@@ -120,12 +120,14 @@ class Wired:
     """A model and a way to see what became of its source.
 
     ``closed`` returns once the source is closed: a server that waits for its client to hang up, say.
-    ``finish`` is called when the check is over.
+    ``finish`` is called when the check is over. ``sent`` gives the bodies of all requests so far, JSON in
+    bytes or as values, so that the kit can look at them.
     """
 
     model: Model
     closed: Callable[[], Awaitable[object]] | None = None
     finish: Callable[[], Awaitable[object]] | None = None
+    sent: Callable[[], Sequence[bytes | object]] | None = None
 
 
 MakeModel: TypeAlias = Callable[[ModelCase], "Model | Wired | Awaitable[Model | Wired | None] | None"]

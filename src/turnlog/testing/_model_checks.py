@@ -31,9 +31,9 @@ from turnlog.contract import (
 )
 from turnlog.models import Model
 
-from ._model_answers import Answer, check_cut, check_error, check_whole, expect
+from ._model_answers import Answer, check_cut, check_error, check_sent, check_whole, expect
 from ._model_cases import CASES, MakeModel, ModelCase, ModelReport, Wired, build
-from ._model_histories import ask, histories, tools
+from ._model_histories import ask, histories, odd_call, odd_tool, tools
 
 _BY_NAME = {case.name: case for case in CASES}
 _METADATA = RequestMetadata(session_id="s_check", run_id="run_check", model_call_index=2, attempt=3)
@@ -50,6 +50,7 @@ async def check_model(make_model: MakeModel, *, limit: float = 30.0) -> ModelRep
         await kit.run(f"answer: {case.name}", case.name, lambda wired, case=case: kit.answer(wired, case))
     for name, messages in histories().items():
         await kit.run(f"history: {name}", "text", lambda wired, m=messages: kit.history(wired, m))
+    await kit.run("a tool with a name of any form", "text", kit.names)
     await kit.run("prompt, tools and choices", "text", kit.options)
     await kit.run("configuration", "text", kit.configuration)
     await kit.run("place in the run", "text", kit.place)
@@ -121,6 +122,24 @@ class _Kit:
     async def history(self, wired: Wired, messages: list[Message]) -> None:
         answer = await self.drain(wired.model, messages)
         expect(answer.error is None, f"the history was refused: {answer.error}")
+        self._look(wired)
+
+    async def names(self, wired: Wired) -> None:
+        stream = wired.model.stream(odd_call(), [*tools(), odd_tool()])
+        answer = Answer([delta async for delta in stream])
+        expect(answer.error is None, f"it was refused: {answer.error}")
+        self._look(wired)
+
+    def _look(self, wired: Wired) -> None:
+        """Check the newest request, where the kit was told how to see it."""
+        if wired.sent is None:
+            self._report.skipped["what is sent"] = (
+                "make_model returned no way to see requests; return Wired(model, sent=…) to have them checked"
+            )
+            return
+        bodies = wired.sent()
+        expect(bool(bodies), "sent() shows no request although an answer came")
+        check_sent(bodies[-1])
 
     async def options(self, wired: Wired) -> None:
         model = wired.model

@@ -38,6 +38,12 @@ LIVE_SCREEN = "# [LiveScreen]\n\n# [Live Screen]\n\n## notebook\n\n- the user co
 _PIXEL = "iVBORw0KGgoAAAANSUhEUgAAAAEAAAABCAYAAAAfFcSJAAAADUlEQVR42mNk+M9QDwADhgGAWjR9awAAAABJRU5ErkJggg=="
 
 
+FOREIGN = ("some-other-provider", "weird id/with:characters ", "c2lnbmF0dXJl", "b3BhcXVl")
+"""What stands in the data of another provider's history and must not be sent to anyone else."""
+
+ODD_NAME = "files.read text/" + "x" * 70
+
+
 def message(role: Role, *parts: MessagePart) -> Message:
     return Message(run_id="run_check", role=role, parts=list(parts), timestamp="2026-01-01T00:00:00.000Z")
 
@@ -55,6 +61,20 @@ def ask() -> Message:
     return message("user", text_part("What is one and two?"))
 
 
+def odd_tool() -> ToolSpec:
+    """A tool whose name no provider takes as it is."""
+    return ToolSpec(name=ODD_NAME, description="", parameter_schema={"type": "object", "properties": {}})
+
+
+def odd_call() -> list[Message]:
+    payload = ToolCall(tool_call_id="call_0", tool_name=ODD_NAME, arguments={}, raw_args_text="{}")
+    return [
+        ask(),
+        message("assistant", ToolCallPart(payload=payload)),
+        message("tool", tool_result_part("call_0", "ok")),
+    ]
+
+
 def _called(*calls: ToolCallPart) -> list[Message]:
     return [ask(), message("assistant", text_part("Let me see."), *calls)]
 
@@ -70,9 +90,9 @@ def _newer() -> list[Message]:
 
 def _foreign() -> list[Message]:
     """A history that some other provider's adapter wrote, with what only that one understands."""
-    data = {"origin": "some-other-provider", "id": "weird id/with:characters " + "x" * 100}
-    thought = thinking_part("Adding.", {"origin": "some-other-provider", "signature": "c2lnbmF0dXJl"})
-    hidden = thinking_part("", {"origin": "some-other-provider", "type": "redacted", "data": "b3BhcXVl"})
+    data = {"origin": FOREIGN[0], "id": FOREIGN[1] + "x" * 100}
+    thought = thinking_part("Adding.", {"origin": FOREIGN[0], "signature": FOREIGN[2]})
+    hidden = thinking_part("", {"origin": FOREIGN[0], "type": "redacted", "data": FOREIGN[3]})
     answer = message(
         "assistant", thought, hidden, call("call_foreign", '{"a":1,"b":2}', {"a": 1, "b": 2}, data)
     )

@@ -17,7 +17,7 @@ from turnlog.contract import MASK, AgentError, JsonObject, scrub
 
 from .._faults import in_words, map_fault
 from ._config import HttpModelConfig
-from ._read import ServerEvent, SilenceWatch, SSEReader, inflater
+from ._read import MAX_EVENT, ServerEvent, SilenceWatch, SSEReader, inflater
 
 _ERROR_BODY_LIMIT = 256 * 1024
 _ERROR_BODY_SECONDS = 10.0
@@ -37,7 +37,7 @@ Send: TypeAlias = Callable[[], Awaitable[httpx2.Response]]
 class Exchange:
     """``async with`` it: the request is sent, a refusal is raised, the answer is there to be read.
 
-    After ``__aenter__`` the status is below 300. ``sse``, ``pieces`` and ``body`` read the
+    After ``__aenter__`` the status is below 300. ``sse``, ``lines``, ``pieces`` and ``body`` read the
     answer; leaving the block closes the connection at once, unless ``finished`` was called and the rest of
     the answer is already here, so that the connection can serve the next call.
     """
@@ -242,6 +242,23 @@ class Exchange:
             yield events
         elif not self._heard:
             raise self.unfinished()
+
+    async def lines(self) -> AsyncGenerator[bytes, None]:
+        """The lines of a body that has one JSON value in each; last, one that no line end closed."""
+        if self.kind == "html":
+            raise await self._not_a_stream()
+        pieces = self.pieces()
+        self._open.append(pieces)
+        rest = b""
+        async for piece in pieces:
+            *whole, rest = (rest + piece).split(b"\n")
+            if len(rest) > MAX_EVENT:
+                raise _too_large(MAX_EVENT)
+            for line in filter(bytes.strip, whole):
+                self._heard = True
+                yield line
+        if rest.strip():
+            yield rest
 
     def unfinished(self, why: str = "before the answer was complete") -> AgentError:
         """The error of an answer that has no end, with the server's words where it said little else."""

@@ -33,7 +33,7 @@ class HttpModel(Model[H]):
                 yield StreamStart(model_id=config.model_id, request_id=exchange.request_id)
                 async for events in exchange.sse():
                     for name, data in events:
-                        ...  # yield chunks; after the last one: exchange.finished() and return
+                        ...  # yield chunks; exchange.finished() before the last of them, then return
                 raise exchange.unfinished()
 
     ``client`` may be an ``httpx2.AsyncClient``, or an official client where the adapter says how
