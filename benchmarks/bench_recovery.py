@@ -38,6 +38,7 @@ from turnlog.contract import (
     TextChunk,
 )
 from turnlog.history import open_store
+from turnlog.loop import SessionOptions
 from turnlog.models import Model, ModelRequest
 
 ENTRIES = 10_000
@@ -81,9 +82,9 @@ def make_agent(url: str, rounds: int, on_look: Callable[[str], None]) -> Agent:
     return Agent(
         model,
         tools=[look],
-        store=open_store(url),
+        store=url,
         limits=LoopLimits(max_iterations=100_000),
-        lease_ttl=LEASE,
+        sessions=SessionOptions(lease_ttl=LEASE),
     )
 
 

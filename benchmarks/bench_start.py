@@ -14,7 +14,7 @@ import time
 import httpx2
 
 from turnlog import Agent, tool
-from turnlog.context import ModelContext
+from turnlog.context import ContextInput, ModelContext, ProjectionContext
 from turnlog.contract import (
     Entry,
     Message,
@@ -31,7 +31,7 @@ from turnlog.contract import (
     user_message,
 )
 from turnlog.history import Session, open_store
-from turnlog.loop._warm import WarmSession
+from turnlog.loop._folds import Folds
 from turnlog.models import ModelRequest, ScriptedModel, Turn
 from turnlog.models.openai_chat import OpenAIChatModel
 from turnlog.system import SystemClock, SystemIds
@@ -144,15 +144,14 @@ async def open_and_ask(url: str, name: str) -> tuple[float, float, float, int]:
         gc.collect()
         start = time.process_time()
         session = await Session.open(store, name, clock=SystemClock(), ids=SystemIds())
-        warm = WarmSession(session)
-        warm.catch_up()
-        context = warm.projection.emit(TARGET)
+        folds = Folds(session, ProjectionContext)
+        context = folds.context.build_context(ContextInput(target=TARGET, plan=False)).context
         body = await request_body(context)
         ours = time.process_time() - start
         assert len(body) > 50_000
         ratios.append(ours / plain)
         decoding, opening = min(decoding, plain), min(opening, ours)
-        del session, warm, context, body
+        del session, folds, context, body
     await store.close()
     return decoding * 1e3, opening * 1e3, statistics.median(ratios), len(rows)
 

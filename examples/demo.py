@@ -9,33 +9,24 @@ import asyncio
 import os
 import signal
 import sys
-from collections.abc import AsyncIterator
 from datetime import datetime
 from pathlib import Path
 
-from turnlog import Agent, AgentError, RunEvent, RunResult, tool
+from turnlog import Agent, AgentError, RunResult, tool
 from turnlog.contract import (
     DoneDelta,
     Entry,
     ErrorDelta,
-    ErrorEvent,
-    MessageDelta,
     ModelCallStartedEntry,
-    ModelDeltaEvent,
     ModelInputEntry,
     ModelOutputEntry,
     RunEndedEntry,
-    RunEndedEvent,
-    TextDelta,
-    ToolCallArgsDelta,
-    ToolCallEndDelta,
-    ToolCallStartDelta,
-    ToolResultEvent,
     ToolResultsEntry,
     ToolStartedEntry,
+    events,
 )
 from turnlog.history import open_store
-from turnlog.loop import replay
+from turnlog.loop import RunStream, replay
 
 FOLDER = Path(__file__).resolve().parent.parent / ".demo"
 STORE = f"sqlite:{os.path.relpath(FOLDER / 'demo.db')}"
@@ -143,49 +134,46 @@ async def demo() -> bool:
 # ── showing ──
 
 
-async def show(events: AsyncIterator[RunEvent]) -> None:
+async def show(run: RunStream) -> None:
     """Print a run while it happens."""
     open_line = False
-    async for event in events:
-        match event:
-            case ModelDeltaEvent():
-                open_line = show_delta(event.payload.delta, open_line)
-            case ToolResultEvent():
-                for result in event.payload.message.tool_results:
-                    say("result", str(result.payload.content))
-            case ErrorEvent():
-                say("error", f"{event.payload.error.code}: {event.payload.error.message}")
-            case RunEndedEvent():
-                show_end(event.payload.result)
-            case _:
-                pass  # the demo shows the rest from the log
+    async with run:
+        async for event in run:
+            match event:
+                case events.TextDelta(text=text):
+                    if not open_line:
+                        label("model")
+                    print(text, end="", flush=True)
+                    open_line = True
+                case events.ToolCallDelta():
+                    show_call(event)
+                    open_line = False
+                case events.ModelDelta(delta=DoneDelta() | ErrorDelta()) if open_line:
+                    print()
+                    open_line = False
+                case events.ToolFinished(text=text):
+                    say("result", text)
+                case events.ErrorShown(error=error):
+                    say("error", f"{error.code}: {error.message}")
+                case events.RunEnded(result=result):
+                    show_end(result)
+                case _:
+                    pass  # the demo shows the rest from the log
 
 
-def show_delta(delta: MessageDelta, open_line: bool) -> bool:
-    """Print one increment of the model's answer; True while its line is open."""
-    match delta:
-        case ToolCallStartDelta():
-            label("call")
-            print(delta.payload.tool_name, end=" ", flush=True)
-        case ToolCallArgsDelta():
-            print(delta.payload.args_text_delta.replace("\n", ""), end="", flush=True)
-        case TextDelta():
-            if not open_line:
-                label("model")
-            print(delta.payload.text_delta, end="", flush=True)
-            return True
-        case ToolCallEndDelta():
-            print()
-        case DoneDelta() | ErrorDelta() if open_line:
-            print()
-        case _:
-            return open_line
-    return False
+def show_call(event: events.ToolCallDelta) -> None:
+    """Print the next piece of a tool call."""
+    if event.tool_name is not None:
+        label("call")
+        print(event.tool_name, end=" ", flush=True)
+    elif event.delta.kind == "tool_call_end":
+        print()
+    else:
+        print(event.arguments_text.replace("\n", ""), end="", flush=True)
 
 
 def show_end(result: RunResult) -> None:
-    if result.last_error is not None:
-        raise AgentError.from_info(result.last_error)
+    result.raise_for_error()
     used = result.usage
     say("run", result.status + (f", {used.input_tokens} tokens in, {used.output_tokens} out" if used else ""))
 

@@ -22,7 +22,7 @@ from turnlog.contract import (
     MessageDelta,
     MessagePart,
 )
-from turnlog.contract.events import FlatEvent as RunEvent
+from turnlog.contract.events import RunEvent as RunEvent
 
 ALPHABET = st.characters(codec="utf-8")
 TEXT = st.one_of(

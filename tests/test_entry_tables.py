@@ -8,10 +8,9 @@ import pytest
 
 from turnlog.context import _projection
 from turnlog.contract import ENTRY_KINDS
-from turnlog.history import _ledger
-from turnlog.loop import _state
+from turnlog.history import _state
 
 
-@pytest.mark.parametrize("room", [_ledger, _projection, _state], ids=["ledger", "projection", "run state"])
+@pytest.mark.parametrize("room", [_projection, _state], ids=["projection", "session state"])
 def test_every_kind_has_its_step(room: ModuleType) -> None:
     assert set(room.STEPS) == set(ENTRY_KINDS)

@@ -248,7 +248,7 @@ def test_a_store_that_may_not_be_read(told: Shell, tmp_path: Path) -> None:
 def test_no_key_is_ever_shown(shell: Shell) -> None:
     """Nothing listens there; the key is in the environment, the address and the question."""
     env = {"OPENAI_API_KEY": KEY}
-    shell.write("quick.toml", "[retry]\nmax_attempts = 1\n")
+    shell.write("quick.toml", "[loop.retry]\nmax_attempts = 1\n")
     here = ["--config", "quick.toml", "-m", "openai-chat:m"]
     refused = shell(
         "run", *here, "--base-url", "http://127.0.0.1:9/v1", "-s", "s1", f"My key is {KEY}", env=env

@@ -23,7 +23,8 @@ def test_the_answer_alone_is_on_standard_output(shell: Shell) -> None:
 def test_events_as_json_are_numbered_and_end_with_the_result(shell: Shell) -> None:
     done = shell.ok("run", "-m", shell.script("Hello."), "--json", "-s", "s1", "Hi")
     events = done.lines
-    assert [event["seq"] for event in events] == list(range(1, len(events) + 1))
+    numbers = [event["seq"] for event in events]
+    assert numbers == sorted(set(numbers))
     assert events[-1]["kind"] == "run_ended"
     assert events[-1]["payload"]["result"]["status"] == "completed"
     assert done.err == ""

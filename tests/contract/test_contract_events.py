@@ -11,7 +11,7 @@ from contract.wire_examples import ANSWERED, DELTAS, EVENTS, RESULT
 from turnlog import events
 from turnlog.contract import DELTA_KINDS, AgentError, Message, decode, encode, text_part, tool_result_part
 from turnlog.contract.events import DELTA_EVENTS
-from turnlog.contract.events import FlatEvent as RunEvent
+from turnlog.contract.events import RunEvent as RunEvent
 
 PLACE: dict[str, Any] = {"seq": 1, "session_id": "s", "run_id": "r", "timestamp": "t"}
 

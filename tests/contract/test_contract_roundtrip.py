@@ -23,7 +23,7 @@ from turnlog.contract import (
     encode,
     user_message,
 )
-from turnlog.contract.events import FlatEvent as RunEvent
+from turnlog.contract.events import RunEvent as RunEvent
 
 
 def examples(count: int) -> settings:

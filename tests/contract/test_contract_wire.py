@@ -33,7 +33,7 @@ from turnlog.contract import (
 )
 from turnlog.contract._event_wire import write_event
 from turnlog.contract.events import EVENT_KINDS, Event
-from turnlog.contract.events import FlatEvent as RunEvent
+from turnlog.contract.events import RunEvent as RunEvent
 
 UNIONS: dict[str, tuple[Any, dict[str, Any], tuple[str, ...]]] = {
     "Parts": (MessagePart, wire_examples.PARTS, PART_KINDS),
@@ -87,8 +87,8 @@ def test_every_kind_appears_exactly_once(section: str) -> None:
 def test_every_value_of_the_contract_is_on_the_page() -> None:
     shown = {type(value) for value, _ in EXAMPLES.values()}
     shown |= {type(value.payload) for value, _ in EXAMPLES.values() if hasattr(value, "payload")}
-    # Between two rooms, and in no log; `_events` is on its way out.
-    ports = ("turnlog.contract._ports", "turnlog.contract._runtime", "turnlog.contract._events")
+    # Between two rooms, and in no log.
+    ports = ("turnlog.contract._ports", "turnlog.contract._runtime", "turnlog.contract.params")
     apart = {cls for cls in STRUCTS if cls.__module__ in ports}
     assert set(STRUCTS) - shown - apart == set()
 

@@ -92,7 +92,7 @@ async def test_every_kind_can_be_written_and_read_back() -> None:
     again = await open_session(store)
     assert again.entries == session.entries
     assert set(ENTRY_KINDS) - {entry.kind for entry in again.entries} == {"branch_summary"}
-    assert again.state() == session.state()
+    assert again.view() == session.view()
 
 
 @pytest.mark.spec("H-3")
@@ -270,7 +270,7 @@ async def test_approvals_are_asked_once_and_decided_once() -> None:
     other = ApprovalDecided(tool_call_id="c1", digest="x", action="approve", decided_by="ana")
     with pytest.raises(AgentError, match="bound to other content"):
         session.decide_approval(other)
-    assert session.state().status == "awaiting_human"
+    assert session.view().status == "awaiting_human"
     session.decide_approval(decided)
     with pytest.raises(AgentError, match="decided already"):
         session.decide_approval(decided)
@@ -308,13 +308,13 @@ async def test_meta_of_an_entry_is_small_and_snake_case(session: Session) -> Non
 async def test_views_follow_the_log() -> None:
     session = await open_session(MemoryStore(), title="A talk", metadata={"team": "blue"})
     session.set_system_instruction("be kind")
-    assert session.state().status == "idle"
+    assert session.view().status == "idle"
     session.start_run("run_1", STARTED)
     assert session.run_id == "run_1"
     session.append_model_input(user_message("hello"))
     session.append_model_output(answer("wait", call("c1"), usage=_usage(10, 5, 0.5)))
     await session.commit()
-    state = session.state()
+    state = session.view()
     assert (state.status, state.current_run_id) == ("tool_running", "run_1")
     assert [open_call.tool_call_id for open_call in state.pending_tool_calls] == ["c1"]
     session.append_tool_results(results(("c1", "ok")))
@@ -327,13 +327,13 @@ async def test_views_follow_the_log() -> None:
         {"team": "blue"},
         "be kind",
     )
-    state = session.state()
+    state = session.view()
     assert (state.status, state.current_run_id, state.last_error) == ("completed", None, None)
     assert state.token_usage is not None
     assert (state.token_usage.input_tokens, state.token_usage.output_tokens) == (30, 10)
     assert state.cost_usage == 0.75
     again = await open_session(session.store)
-    assert (again.state(), again.messages, again.metadata) == (state, session.messages, session.metadata)
+    assert (again.view(), again.messages, again.metadata) == (state, session.messages, session.metadata)
 
 
 def _usage(given: int, made: int, cost: float) -> dict[str, Any]:
@@ -365,7 +365,7 @@ async def test_an_append_costs_the_same_however_long_the_log_is() -> None:
     session.append_tool_results(results(("c300", "ok")))
     session.redact([session.entries[3].id])
     await session.commit()
-    assert session.state().status == "model_running"
+    assert session.view().status == "model_running"
     assert len(session.entries) == 906
 
 

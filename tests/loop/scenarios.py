@@ -10,9 +10,9 @@ from typing import Any
 
 from turnlog import Agent, tool
 from turnlog.context import ContextOptions
-from turnlog.contract import AgentError, RetryPolicy, RunEvent, Store, ToolPolicy
+from turnlog.contract import AgentError, RetryPolicy, Store, ToolPolicy, events
 from turnlog.history import MemoryStore
-from turnlog.loop import fork_session
+from turnlog.loop import Approvals, fork_session
 from turnlog.models import ProviderRouter, by_role
 from turnlog.testing import FixedClock, FixedIds, ScriptedModel, Turn
 from turnlog.tools import ToolError
@@ -132,7 +132,7 @@ async def tool_fails(stage: Stage) -> None:
 async def abort_mid_stream(stage: Stage) -> None:
     agent = stage.agent(["A long answer that nobody waits for."])
     async for event in agent.run_stream("Tell me everything.", session=SESSION):
-        if event.kind == "model_delta" and event.payload.delta.kind == "text":
+        if isinstance(event, events.TextDelta):
             await agent.abort(event.run_id, "the user left")
     await stage.agent(["Here I am."]).run("Are you there?", session=SESSION)
 
@@ -143,20 +143,22 @@ async def abort_mid_tool(stage: Stage) -> None:
     )
     stream = agent.run_stream("Wait for the rain.", session=SESSION)
     async for event in stream:
-        if event.kind == "tool_started" and event.payload.tool_name == "wait":
-            asyncio.get_running_loop().call_later(0.01, _abort, agent, event)
+        if event.kind == "tool_started" and event.tool_name == "wait":
+            asyncio.get_running_loop().call_later(0.01, _abort, agent)
     await stage.agent(["It stayed dry."]).run("And?", session=SESSION)
 
 
-def _abort(agent: Agent, event: RunEvent) -> None:
-    agent.loop.abort(event.run_id, "the user left")
+def _abort(agent: Agent) -> None:
+    agent.loop.sessions.runs[SESSION].scope.request(AgentError("RunAborted", "the user left"))
 
 
 async def crash_and_resume(stage: Stage) -> None:
     """Stopped dead after a tool had started: nothing more reaches the log until it is resumed."""
     first = stage.agent([Turn(tool_calls=[call("look", place="sea"), call("send", to="ann", text="hi")])])
     await die_at(first, "tool_started", "Look at the sea and tell Ann.")
-    second = stage.agent(["The sea is quiet; Ann was not told."], on_approval=lambda request: "deny")
+    second = stage.agent(
+        ["The sea is quiet; Ann was not told."], approvals=Approvals(handler=lambda request: "deny")
+    )
     await second.resume(SESSION)
 
 
@@ -189,7 +191,7 @@ async def forked(stage: Stage) -> None:
 
 async def approved(stage: Stage) -> None:
     agent = stage.agent([Turn(tool_calls=[call("send", to="bob", text="hello")]), "Bob knows."])
-    result = await agent.run("Greet Bob.", session=SESSION)
+    result = await agent.run("Greet Bob.", session=SESSION, check=False)
     assert result.status == "awaiting_human"
     await decide(agent, "approve")
     await agent.resume(SESSION)

@@ -7,7 +7,7 @@ import pytest
 from loop.scenarios import SESSION, Stage, call, decide, die_at
 from turnlog import tool
 from turnlog.contract import AgentError, ToolPolicy
-from turnlog.loop import record_decision, replay
+from turnlog.loop import Approvals, record_decision, replay
 from turnlog.testing import ScriptedModel, Turn
 
 
@@ -25,7 +25,8 @@ async def test_an_approved_call_that_may_have_run_is_not_run_again() -> None:
     """The approval came before the crash: it let the call run once, not once more."""
     stage = Stage()
     first = stage.agent(
-        [Turn(tool_calls=[call("send", to="ann", text="hi")])], on_approval=lambda r: "approve"
+        [Turn(tool_calls=[call("send", to="ann", text="hi")])],
+        approvals=Approvals(handler=lambda r: "approve"),
     )
     await die_at(first, "tool_started", "Tell Ann.")
     ran = list(stage.effects)
@@ -44,10 +45,10 @@ async def test_an_unknown_outcome_may_be_put_to_a_human(action: str, runs: int) 
     await die_at(first, "tool_started", "Add.")
     before = len(stage.effects)
     second = stage.agent(["Done."], tool_policy=policy)
-    result = await second.resume(SESSION)
+    result = await second.resume(SESSION, check=False)
     assert result is not None and result.status == "awaiting_human"
     await decide(second, action)
-    result = await second.resume(SESSION)
+    result = await second.resume(SESSION, check=False)
     assert result is not None and result.status == "completed"
     assert len(stage.effects) - before == runs
     keys = {e.payload.idempotency_key for e in await stage.store.load(SESSION) if e.kind == "tool_started"}
@@ -58,10 +59,12 @@ async def test_an_unknown_outcome_may_be_put_to_a_human(action: str, runs: int) 
 @pytest.mark.spec("A-1", "A-4")
 async def test_a_request_nobody_decides_in_time_expires() -> None:
     stage = Stage()
-    agent = stage.agent([Turn(tool_calls=[call("send", to="a", text="b")]), "Then not."], approval_ttl=60.0)
-    assert (await agent.run("go", session=SESSION)).status == "awaiting_human"
+    agent = stage.agent(
+        [Turn(tool_calls=[call("send", to="a", text="b")]), "Then not."], approvals=Approvals(ttl=60.0)
+    )
+    assert (await agent.run("go", session=SESSION, check=False)).status == "awaiting_human"
     stage.clock.advance(3600)
-    result = await agent.resume(SESSION)
+    result = await agent.resume(SESSION, check=False)
     assert result is not None and result.text == "Then not."
     assert stage.effects == []
     assert [s for s, _ in await outcomes(stage)] == ["denied"]
@@ -77,10 +80,11 @@ async def test_a_paused_run_is_let_go_and_goes_on_when_resumed() -> None:
     async for event in agent.run_stream("1 + 1?", session=SESSION):
         if event.kind == "tool_started":
             assert await agent.pause(event.run_id)
-    assert event.payload.result.status == "awaiting_human"
+    assert event.result.status == "paused"
+    assert (await agent.session(SESSION).state()).status == "paused", "the log tells, in any process"
     kinds = [entry.kind for entry in await stage.store.load(SESSION)]
-    assert kinds[-1] == "tool_results"
-    result = await stage.agent(["Two."]).resume(SESSION)
+    assert kinds[-2:] == ["tool_results", "custom"]
+    result = await stage.agent(["Two."]).resume(SESSION, check=False)
     assert result is not None and result.text == "Two."
     assert stage.effects == ["add 1 1"]
     assert (await replay(stage.store, SESSION)).identical
@@ -91,7 +95,7 @@ async def test_other_calls_run_while_one_waits() -> None:
     stage = Stage()
     calls = [call("send", to="a", text="b"), call("add", a=1, b=1)]
     agent = stage.agent([Turn(tool_calls=calls), "Both."])
-    assert (await agent.run("go", session=SESSION)).status == "awaiting_human"
+    assert (await agent.run("go", session=SESSION, check=False)).status == "awaiting_human"
     assert stage.effects == ["add 1 1"]
     await decide(agent, "approve")
     await agent.resume(SESSION)
@@ -151,9 +155,9 @@ async def test_a_new_run_does_not_pass_over_what_was_approved(action: str) -> No
         with pytest.raises(AgentError, match="resume it first") as refused:
             await agent.run("And now?", session=SESSION)
         assert refused.value.code == "SessionBusy" and waiting.tool_call_id in refused.value.message
-        assert (await agent.resume(SESSION)).text == "Told."
+        assert (await agent.resume(SESSION, check=False)).text == "Told."
         assert len(stage.effects) == 1
-    assert (await agent.run("And now?", session=SESSION)).status == "completed"
+    assert (await agent.run("And now?", session=SESSION, check=False)).status == "completed"
 
 
 @pytest.mark.spec("A-3", "A-4")
@@ -204,7 +208,7 @@ async def test_the_tool_itself_has_the_last_word_on_arguments_where_it_is_known(
 async def test_what_waits_can_be_listed() -> None:
     stage = Stage()
     calls = [call("send", to="bob", text="one"), call("send", to="ann", text="two")]
-    agent = stage.agent([Turn(tool_calls=calls), "Both."], approval_ttl=60.0)
+    agent = stage.agent([Turn(tool_calls=calls), "Both."], approvals=Approvals(ttl=60.0))
     await agent.run("Go.", session=SESSION)
     first, second = await agent.pending(SESSION)
     assert (first.tool_name, first.arguments) == ("send", {"to": "bob", "text": "one"})

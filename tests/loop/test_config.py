@@ -5,11 +5,10 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from msgspec.structs import asdict
 
 from turnlog import Agent
 from turnlog.contract import AgentError, LoopLimits, ToolPolicy, decode, encode
-from turnlog.loop import AgentConfig, load_config
+from turnlog.loop import AgentConfig, SessionOptions, load_config
 from turnlog.testing import ScriptedModel
 
 GOOD = """
@@ -19,19 +18,27 @@ instructions = "You are brief."
 model = "local"
 store = "sqlite:clerk.db"
 
-[tool_policy]
+[runtime.data]
+working_directory = "/work"
+
+[tools]
 max_parallel = 4
 allow_list = ["look"]
+choice = "auto"
 
-[limits]
+[loop]
 maxIterations = 7
 max_cost = 0.5
+on_busy = "wait"
 
-[retry]
+[loop.retry]
 max_attempts = 2
 
 [context]
 fold_at = 50000
+
+[observability]
+debug = ["router"]
 """
 
 
@@ -44,8 +51,10 @@ def write(path: Path, text: str) -> Path:
 def test_toml_is_read_and_round_trips(tmp_path: Path) -> None:
     config = load_config(write(tmp_path / "agent.toml", GOOD))
     assert config.name == "clerk"
-    assert config.tool_policy == ToolPolicy(max_parallel=4, allow_list=["look"])
-    assert config.limits == LoopLimits(max_iterations=7, max_cost=0.5)
+    given = config.arguments({})
+    assert given["tool_policy"] == ToolPolicy(max_parallel=4, allow_list=["look"])
+    assert given["limits"] == LoopLimits(max_iterations=7, max_cost=0.5)
+    assert given["sessions"] == SessionOptions(on_busy="wait")
     assert config.context.fold_at == 50_000
     assert decode(encode(config), AgentConfig) == config
 
@@ -56,7 +65,9 @@ def test_toml_is_read_and_round_trips(tmp_path: Path) -> None:
     [
         ("name = ", "is not TOML"),
         ("nam = 'x'", "nam"),
-        ("[limits]\nmax_iterations = 'many'", "limits.maxIterations"),
+        ("[loop]\nmax_iterations = 'many'", "loop.maxIterations"),
+        ("[limits]\nmax_iterations = 5", "limits"),
+        ("[model]\noptions = {}", "name"),
         ("version = 99", "upgrade turnlog"),
         ("[context]\nfold_at = 0", "fold_at"),
     ],
@@ -77,9 +88,21 @@ def test_a_missing_file_is_said(tmp_path: Path) -> None:
 @pytest.mark.spec("L-14", "L-15")
 async def test_the_run_records_what_it_was_prepared_with(tmp_path: Path) -> None:
     config = load_config(write(tmp_path / "agent.toml", GOOD))
-    agent = Agent(ScriptedModel(["ok"]), store="memory:", config=config)
+    agent = Agent.from_config(config, model=ScriptedModel(["ok"]), store="memory:")
     await agent.run("go", session="s")
-    started = next(e.payload for e in await agent.store.load("s") if e.kind == "run_started")
-    assert started.agent_name == "clerk"
-    assert asdict(started.limits) == asdict(config.limits)
-    assert asdict(started.tool_policy) == asdict(config.tool_policy)
+    entries = await agent.store.load("s")
+    started = next(e.payload for e in entries if e.kind == "run_started")
+    assert started.agent_name == "clerk" and started.tool_choice == "auto"
+    assert (started.limits.max_iterations, started.limits.max_cost) == (7, 0.5)
+    assert (started.tool_policy.max_parallel, started.tool_policy.allow_list) == (4, ["look"])
+    assert started.retry.max_attempts == 2
+    assert [e.payload.data for e in entries if e.kind == "runtime_init"] == [{"working_directory": "/work"}]
+    assert [e.payload.text for e in entries if e.kind == "system_prompt"] == ["You are brief."]
+
+
+def test_a_file_alone_makes_an_agent(tmp_path: Path) -> None:
+    script = write(tmp_path / "script.jsonl", '{"text": "Ready."}\n')
+    path = write(tmp_path / "agent.toml", f'model = "scripted:{script}"\nstore = "memory:"\n')
+    assert Agent.from_config(path).run_sync("Ready?").text == "Ready."
+    with pytest.raises(AgentError, match="names no model"):
+        Agent.from_config(write(tmp_path / "none.toml", 'name = "x"'))

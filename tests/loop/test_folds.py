@@ -6,7 +6,7 @@ import pytest
 
 from turnlog.context._projection import STEPS as PROJECTION
 from turnlog.contract import ENTRY_KINDS
-from turnlog.loop._state import STEPS as STATE
+from turnlog.history._state import STEPS as STATE
 
 
 @pytest.mark.parametrize("table", [PROJECTION, STATE], ids=["projection", "state"])

@@ -13,7 +13,7 @@ import pytest
 from cli.shell import Shell
 from loop.scenarios import SESSION, Stage, call
 from turnlog import tool
-from turnlog.contract import RunEvent, ToolPolicy, ToolProgressEvent, decode, encode
+from turnlog.contract import RunEvent, ToolPolicy, decode, encode, events
 from turnlog.loop import replay
 from turnlog.testing import Turn
 from turnlog.tools import ToolContext
@@ -28,8 +28,8 @@ class Heard:
         self.seen = [threading.Event() for _ in range(3)]
 
     def note(self, event: RunEvent) -> None:
-        if isinstance(event, ToolProgressEvent):
-            step = (event.payload.data or {}).get("step", event.payload.text)
+        if isinstance(event, events.ToolProgressed):
+            step = (event.data or {}).get("step", event.text)
             self.seen[int(step)].set()
 
     def wait(self, step: int) -> None:
@@ -78,20 +78,20 @@ KINDS = ["sync_tool", "async_tool", "sync_generator", "async_generator"]
 async def test_it_is_seen_while_the_tool_runs_in_order_and_under_its_call(kind: str) -> None:
     stage, heard = Stage(), Heard()
     agent = stage.agent([Turn(tool_calls=[call("work")]), "Done."], tools=[make_tool(kind, heard)])
-    events: list[RunEvent] = []
+    told: list[RunEvent] = []
     async for event in agent.run_stream("Work.", session=SESSION):
         heard.note(event)
-        events.append(event)
-    assert [event.seq for event in events] == list(range(1, len(events) + 1))
-    names = [event.kind for event in events]
-    shown = [event for event in events if isinstance(event, ToolProgressEvent)]
-    assert [event.payload.text for event in shown] == ["0", "1", "2"]
+        told.append(event)
+    assert [event.seq for event in told] == sorted({event.seq for event in told})
+    names = [event.kind for event in told]
+    shown = [event for event in told if isinstance(event, events.ToolProgressed)]
+    assert [event.text for event in shown] == ["0", "1", "2"]
     assert names.index("tool_started") < names.index("tool_progress")
     assert names.index("tool_result") == len(names) - 1 - names[::-1].index("tool_progress") + 1
     entries = await stage.store.load(SESSION)
     (started,) = [entry for entry in entries if entry.kind == "tool_started"]
     for event in shown:
-        assert (event.payload.tool_call_id, event.payload.tool_name) == (started.payload.tool_call_id, "work")
+        assert (event.tool_call_id, event.tool_name) == (started.payload.tool_call_id, "work")
         assert (event.session_id, event.run_id) == (SESSION, started.run_id)
         assert decode(encode(event), RunEvent) == event  # pyright: ignore[reportArgumentType]
     # It is told, and not kept: the log has the result alone, and a replay needs nothing else.
@@ -118,9 +118,9 @@ async def test_tools_that_run_together_are_told_apart() -> None:
     arguments: dict[str, Any] = {}
     async for event in agent.run_stream("Work.", session=SESSION):
         if event.kind == "tool_started":
-            arguments[event.payload.tool_call_id] = event.payload.arguments
+            arguments[event.tool_call_id] = event.arguments
         if event.kind == "tool_progress":
-            said.setdefault(event.payload.tool_call_id, []).append(event.payload.text)
+            said.setdefault(event.tool_call_id, []).append(event.text)
     assert {arguments[id]["name"]: texts for id, texts in said.items()} == {
         "a": ["a0", "a1", "a2"],
         "b": ["b0", "b1", "b2"],
@@ -162,7 +162,7 @@ async def test_nothing_is_told_after_the_end(kind: str) -> None:
     assert names[-1] == "run_ended"
     ends = names.index("tool_result")
     assert "tool_progress" not in names[ends:]
-    assert event.payload.result.status == "aborted"
+    assert event.result.status == "aborted"
 
 
 @pytest.mark.spec("T-10", "X-2")

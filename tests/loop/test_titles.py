@@ -17,8 +17,8 @@ async def test_a_run_names_the_session_that_it_makes() -> None:
     stage = Stage()
     agent = stage.agent(["One.", "Two."])
     facts = {"customer": 4711}
-    await agent.run("Hi.", session=SESSION, title="Rome", session_metadata=facts)
-    await agent.run("Hi again.", session=SESSION, title="Rome", session_metadata=facts)
+    await agent.run("Hi.", session=SESSION, title="Rome", metadata=facts)
+    await agent.run("Hi again.", session=SESSION, title="Rome", metadata=facts)
     session = await Session.open(stage.store, SESSION, clock=stage.clock, ids=stage.ids)
     assert (session.title, session.metadata) == ("Rome", facts)
     assert [info.title for info in await stage.store.sessions()] == ["Rome"]
@@ -29,9 +29,9 @@ async def test_a_run_names_the_session_that_it_makes() -> None:
     ("options", "words"),
     [
         ({"title": "Oslo"}, "'Rome'; a title is given when a session is made"),
-        ({"session_metadata": {"customer": 1}}, "other metadata"),
-        ({"title": 5}, "title is a int; pass text"),
-        ({"session_metadata": "x"}, "session_metadata is 'x'; pass a dict"),
+        ({"metadata": {"customer": 1}}, "other metadata"),
+        ({"title": 5}, "title is an int; pass text"),
+        ({"metadata": "x"}, "metadata is 'x'; pass a dict"),
     ],
 )
 async def test_a_name_that_would_not_be_kept_is_refused(options: dict[str, Any], words: str) -> None:
@@ -48,6 +48,6 @@ async def test_a_name_that_would_not_be_kept_is_refused(options: dict[str, Any],
 
 async def test_metadata_that_json_cannot_carry_makes_no_session() -> None:
     stage = Stage()
-    with pytest.raises(AgentError, match="session_metadata"):
-        await stage.agent(["One."]).run("Hi.", session=SESSION, session_metadata={"at": object()})
+    with pytest.raises(AgentError, match="metadata"):
+        await stage.agent(["One."]).run("Hi.", session=SESSION, metadata={"at": object()})
     assert await stage.store.tail(SESSION) is None

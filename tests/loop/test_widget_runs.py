@@ -96,7 +96,8 @@ async def test_the_screen_goes_with_the_entry_that_closes_the_last_open_call() -
     assert screen == f"# [Live Screen]\n\n## Notebook\n\n- **fact 1**: {fact(1)}\n- **fact 2**: {fact(2)}"
     assert [outcome.status for outcome in results] == ["success"] * 3
     names = [spec.name for spec in stage.model.requests[0].tool_specs]
-    assert names == ["stock", "notebook_write", "notebook_erase", "notebook_undo"]
+    assert names[:4] == ["stock", "notebook_write", "notebook_erase", "notebook_undo"]
+    assert names[4:] == ["recall", "read_artifact"], "offered from the first call on"
     await stage.check()
 
 
@@ -279,10 +280,11 @@ async def test_an_edit_while_a_run_is_going_enters_through_the_run() -> None:
     )
     async with aclosing(agent.run_stream("Go.", session=SESSION)) as events:
         async for event in events:
-            if event.kind == "assistant_message" and event.payload.message.text == "Done.":
+            if event.kind == "assistant_message" and event.message.text == "Done.":
                 assert await agent.update_notebook(SESSION, {"last": fact(2)}) is None
             if event.kind == "run_ended":
-                assert await agent.append_widget_event(SESSION, NOTES.write("after", fact(3))) is None
+                # The session is free by then: the event is written at once.
+                assert await agent.append_widget_event(SESSION, NOTES.write("after", fact(3))) is not None
     assert fact(1) in shown(stage.model.requests[1]), "before the very next call"
     entries = await stage.check()
     kinds = [entry.kind for entry in entries]
@@ -343,7 +345,7 @@ async def test_an_edit_that_cannot_be_made_says_why() -> None:
     elsewhere = ContextStage(store=stage.store, clock=stage.clock, ids=FixedIds("b")).play(
         [], widgets=[TodoWidget()]
     )
-    with pytest.raises(AgentError, match="is open in session s1 and does not go here") as caught:
+    with pytest.raises(AgentError, match="is open in session s1 and not driven here") as caught:
         await elsewhere.append_widget_event(SESSION, TodoWidget().event("planned", {"items": []}))
     assert caught.value.code == "SessionBusy"
 
@@ -426,7 +428,7 @@ async def test_runtime_data_is_part_of_the_prefix_and_written_once() -> None:
     agent = stage.play(["One.", "Two.", "Three."])
     data = {"cwd": "/work", "platform": "linux"}
     for given in (data, dict(data), None):
-        await agent.run("Go.", session=SESSION, runtime_init_data=given)
+        await agent.run("Go.", session=SESSION, runtime_data=given)
     assert [e.kind for e in await stage.entries()].count("runtime_init") == 1
     prompts = {request.system_prompt for request in stage.model.requests}
     assert prompts == {'You count crates.\n\n# [Runtime]\n\n{"cwd":"/work","platform":"linux"}'}

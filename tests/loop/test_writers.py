@@ -19,6 +19,7 @@ import pytest
 from turnlog import Agent, tool
 from turnlog.contract import AgentError, Lease, Store
 from turnlog.history import MemoryStore, open_store, verify
+from turnlog.loop import SessionOptions
 from turnlog.loop._lease import SessionLease
 from turnlog.loop._owner import describe, forget_owner, is_dead, new_owner
 from turnlog.testing import FaultStore, FixedClock, ScriptedModel, Turn, VirtualClock
@@ -177,7 +178,7 @@ async def test_two_agents_on_one_session_take_turns() -> None:
     store = MemoryStore()
     first = agent_on(store, call("pass_time"), "One.")
     refused = agent_on(store, "Never.")
-    waits = agent_on(store, "Two.", on_busy="wait")
+    waits = agent_on(store, "Two.", sessions=SessionOptions(on_busy="wait"))
     async for event in first.run_stream("a", session=SESSION):
         if event.kind == "tool_started":
             with pytest.raises(AgentError, match=r"SessionBusy.*in use by process"):
@@ -191,7 +192,7 @@ async def test_two_agents_on_one_session_take_turns() -> None:
 @pytest.mark.spec("H-4", "L-12")
 async def test_one_agent_takes_runs_in_the_order_they_came() -> None:
     store = MemoryStore()
-    agent = agent_on(store, call("pass_time"), "1", "2", "3", "4", on_busy="wait")
+    agent = agent_on(store, call("pass_time"), "1", "2", "3", "4", sessions=SessionOptions(on_busy="wait"))
     results = await asyncio.gather(*(agent.run(f"ask {n}", session=SESSION) for n in range(1, 5)))
     assert [result.text for result in results] == ["1", "2", "3", "4"]
     asked = [entry.payload.message.text for entry in await store.load(SESSION) if entry.kind == "model_input"]
@@ -201,15 +202,15 @@ async def test_one_agent_takes_runs_in_the_order_they_came() -> None:
 async def test_who_waits_in_line_can_be_aborted() -> None:
     store = MemoryStore()
     lease = await store.claim(SESSION, owner="a machine far away", ttl=600)
-    agent = agent_on(store, "Never.", on_busy="wait")
-    waiting = asyncio.ensure_future(agent.run("a", session=SESSION, run_id="r1"))
+    agent = agent_on(store, "Never.", sessions=SessionOptions(on_busy="wait"))
+    waiting = asyncio.ensure_future(agent.run("a", session=SESSION, run_id="r1", check=False))
     await asyncio.sleep(0.05)
     assert await agent.abort("r1", "enough")
     with pytest.raises(AgentError, match="RunAborted: enough"):
         await waiting
     await store.release(lease)
     assert await store.tail(SESSION) is None
-    assert (await agent.run("a", session=SESSION)).status == "completed"
+    assert (await agent.run("a", session=SESSION, check=False)).status == "completed"
 
 
 @pytest.mark.spec("H-4", "L-8")
@@ -225,8 +226,13 @@ async def test_a_run_whose_lease_is_taken_stops_and_writes_nothing_more() -> Non
         await asyncio.Event().wait()
         return "never"
 
-    agent = Agent(ScriptedModel([call("hang"), "Never."]), store=store, tools=[hang], lease_ttl=0.15)
-    result = await agent.run("a", session=SESSION)
+    agent = Agent(
+        ScriptedModel([call("hang"), "Never."]),
+        store=store,
+        tools=[hang],
+        sessions=SessionOptions(lease_ttl=0.15),
+    )
+    result = await agent.run("a", session=SESSION, check=False)
     assert result.status == "failed" and result.last_error is not None
     assert result.last_error.code == "SessionConcurrentWrite"
     assert "lease" in result.last_error.message
@@ -260,7 +266,7 @@ async def test_a_session_that_is_not_there_is_not_made_by_asking() -> None:
 @pytest.mark.parametrize(("option", "value"), [("on_busy", "shout"), ("lease_ttl", 0), ("lease_ttl", 1e6)])
 def test_wrong_options_are_named(option: str, value: Any) -> None:
     with pytest.raises(AgentError, match=f"ConfigInvalid: {option} is"):
-        agent_on(MemoryStore(), **{option: value})
+        agent_on(MemoryStore(), sessions=SessionOptions(**{option: value}))
 
 
 # ── processes ──
@@ -333,7 +339,7 @@ async def test_a_stopped_process_that_wakes_up_later_is_fenced_off(url: str, tmp
         child.send_signal(signal.SIGSTOP)
         try:
             agent = Agent(ScriptedModel(["Taken over."]), tools=[wait], store=url)
-            result = await agent.resume(SESSION)
+            result = await agent.resume(SESSION, check=False)
         finally:
             child.send_signal(signal.SIGCONT)
         assert result is not None and result.text == "Taken over."

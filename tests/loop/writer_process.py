@@ -15,6 +15,7 @@ from pathlib import Path
 
 from turnlog import Agent, tool
 from turnlog.contract import AgentError
+from turnlog.loop import SessionOptions
 from turnlog.testing import ScriptedModel, Turn
 
 
@@ -24,7 +25,7 @@ async def turns(store: str, session: str, name: str, count: int) -> None:
         for number in range(count):
             while True:
                 try:
-                    result = await agent.run(f"{name} {number}", session=session)
+                    result = await agent.run(f"{name} {number}", session=session, check=False)
                 except AgentError as error:
                     if error.code != "SessionBusy":
                         raise
@@ -46,8 +47,10 @@ async def hold(store: str, session: str, folder: str, ttl: float) -> None:
         return "waited"
 
     script = [Turn(tool_calls=[{"name": "wait", "arguments": {}}]), "Done waiting."]
-    async with Agent(ScriptedModel(script), tools=[wait], store=store, lease_ttl=ttl) as agent:
-        result = await agent.run("Wait.", session=session)
+    async with Agent(
+        ScriptedModel(script), tools=[wait], store=store, sessions=SessionOptions(lease_ttl=ttl)
+    ) as agent:
+        result = await agent.run("Wait.", session=session, check=False)
     error = result.last_error
     print(
         json.dumps({"status": result.status, "code": error and error.code, "said": error and error.message})

@@ -352,6 +352,7 @@ class World:
             await self._tidy(store)
         self.points.reach("close")
         await agent.close()
+        await store.close()
 
     async def _tidy(self, store: Store) -> None:
         entries = await store.load(SESSION)
@@ -376,9 +377,9 @@ class World:
                     raise
 
     def _hear(self, event: RunEvent) -> None:
-        kind = event.payload.delta.kind if event.kind == "model_delta" else ""
+        kind = event.delta.kind if event.kind == "model_delta" else ""
         self.points.reach(f"event {event.kind} {kind}".rstrip())
-        entry_id = getattr(event.payload, "entry_id", None)
+        entry_id = getattr(event, "entry_id", None)
         if entry_id is not None:
             self.outside.note("told", entry_id)
 

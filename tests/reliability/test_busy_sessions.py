@@ -20,7 +20,15 @@ from loop.test_writers import process, wait_for
 from turnlog import Agent, tool
 from turnlog.contract import AgentError, Lease, Store
 from turnlog.history import open_store, verify
-from turnlog.loop import compact_session, purge_entries, record_decision, redact_entries, replay
+from turnlog.loop import (
+    Approvals,
+    SessionOptions,
+    compact_session,
+    purge_entries,
+    record_decision,
+    redact_entries,
+    replay,
+)
 from turnlog.loop._lease import SessionLease
 from turnlog.system import SystemClock
 from turnlog.testing import ScriptedModel, Turn
@@ -144,7 +152,8 @@ async def test_what_was_told_to_a_run_that_never_got_in_does_not_disturb_who_has
 ) -> None:
     notes = MemoryNotebookWidget()
     model = ScriptedModel(["Hello.", "Hello again."])
-    async with Agent(model, store=url, widgets=[notes], on_busy="wait") as agent:
+    waits = SessionOptions(on_busy="wait")
+    async with Agent(model, store=url, widgets=[notes], sessions=waits) as agent:
         await agent.run("Hi.", session=SESSION)
         before = await agent.store.read(SESSION)
         theirs = await agent.store.claim(SESSION, owner="another/1/1/1/run-1", ttl=600)
@@ -179,7 +188,7 @@ async def test_a_desk_may_decide_on_one_call_while_a_handler_is_asked_about_the_
         return second
 
     turns = [Turn(tool_calls=[call("send", to=to, text="hi") for to in ("bob", "eve")]), "So be it."]
-    agent = stage.agent(turns, on_approval=handler)
+    agent = stage.agent(turns, approvals=Approvals(handler=handler))
     result = await agent.run("Go.", session=SESSION)
     assert result.status == ("completed" if second else "awaiting_human"), result.last_error
     decided = [entry.payload for entry in await stage.store.load(SESSION) if entry.kind == "approval_decided"]
@@ -233,7 +242,7 @@ async def test_a_decision_on_a_run_that_asks_elsewhere_is_refused_and_the_run_go
         await answer.wait()
         return "approve"
 
-    agent, other = asks("Done.", store=url, on_approval=handler), open_store(url)
+    agent, other = asks("Done.", store=url, approvals=Approvals(handler=handler)), open_store(url)
     run = asyncio.create_task(agent.run("Send.", session=SESSION))
     await asked.wait()
     (waiting,) = [e.payload for e in await other.load(SESSION) if e.kind == "approval_requested"]
@@ -257,19 +266,19 @@ async def test_who_watches_a_run_may_decide_for_it_at_once(at: str, action: str)
     events: list[Any] = []
     async for event in agent.run_stream("Go.", session=SESSION):
         events.append(event)
-        waits = event.kind != "status" or event.payload.status == "awaiting_human"
+        waits = event.kind != "status" or event.status == "awaiting_human"
         if event.kind == at and waits and not decided:
             decided = True
             (asked,) = await agent.pending(SESSION)
             await agent.decide(SESSION, asked.tool_call_id, action, by="carol")
-    status = events[-1].payload.result.status
+    status = events[-1].result.status
     if at == "run_ended":
         assert status == "awaiting_human"
-        resumed = await agent.resume(SESSION)
+        resumed = await agent.resume(SESSION, check=False)
         assert resumed is not None
         status = resumed.status
     else:
-        assert [e.payload.action for e in events if e.kind == "approval_decided"] == [action]
+        assert [e.action for e in events if e.kind == "approval_decided"] == [action]
     assert status == ("aborted" if action == "abort" else "completed")
     assert stage.effects == (["send bob: x"] if action == "approve" else [])
     assert await verify(stage.store, SESSION) == []
@@ -292,7 +301,7 @@ async def test_of_a_handler_and_a_desk_the_first_word_counts(first: str) -> None
         return "deny"
 
     turn = Turn(tool_calls=[call("send", to="bob", text="x")])
-    agent = stage.agent([turn, "So be it."], on_approval=handler)
+    agent = stage.agent([turn, "So be it."], approvals=Approvals(handler=handler))
     run = asyncio.create_task(agent.run("Go.", session=SESSION))
     await asked.wait()
     (waiting,) = await agent.pending(SESSION)
@@ -340,12 +349,12 @@ async def test_a_store_that_fails_while_a_decision_is_taken_up_ends_the_run_in_o
         if event.kind == "approval_requested":
             stage.store.dead = True  # pyright: ignore[reportAttributeAccessIssue]
             try:
-                await agent.decide(SESSION, event.payload.tool_call_id, "approve", by="carol")
+                await agent.decide(SESSION, event.tool_call_id, "approve", by="carol")
             except AgentError as error:
                 refused = error.code
             stage.store.dead = False  # pyright: ignore[reportAttributeAccessIssue]
     assert refused == "SessionWriteFailed"
-    assert event.payload.result.status == "failed"
+    assert event.result.status == "failed"
     assert stage.effects == []
     (waiting,) = await agent.pending(SESSION)
     await agent.decide(SESSION, waiting.tool_call_id, "approve", by="carol")

@@ -14,6 +14,7 @@ from reliability.cancel_sweep import cancel_at, sweep
 from turnlog import tool
 from turnlog.contract import RetryPolicy, Store, ToolPolicy
 from turnlog.history import JsonlStore, MemoryStore, SqliteStore
+from turnlog.loop import Approvals
 from turnlog.testing import Turn, check_session
 
 
@@ -44,7 +45,7 @@ def asked(stage: Stage) -> Any:
         return "approve"
 
     turn = Turn(tool_calls=[call("send", to="bob", text="hi")])
-    return stage.agent([turn, "Done."], on_approval=approve)
+    return stage.agent([turn, "Done."], approvals=Approvals(handler=approve))
 
 
 def retried(stage: Stage) -> Any:

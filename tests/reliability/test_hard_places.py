@@ -18,7 +18,7 @@ from loop.scenarios import SESSION, Stage, call, die_at
 from turnlog import Agent, tool
 from turnlog.contract import AgentError
 from turnlog.history import open_store, verify
-from turnlog.loop import record_decision, replay
+from turnlog.loop import Approvals, record_decision, replay
 from turnlog.testing import ScriptedModel, Turn
 
 STORES = ["jsonl", "sqlite"]
@@ -44,7 +44,7 @@ async def test_a_store_that_is_taken_away_is_not_written_to_as_if_it_were_there(
     turns = ["One.", Turn(tool_calls=[call("spoil")]), "Two."]
     async with Agent(ScriptedModel(turns), tools=[spoil], store=url) as agent:
         await agent.run("Hi.", session=SESSION)
-        result = await agent.run("Spoil it.", session=SESSION)
+        result = await agent.run("Spoil it.", session=SESSION, check=False)
         assert result.status == "failed" and result.last_error is not None
         if kind == "sqlite":
             assert "while it was open" in result.last_error.message
@@ -55,6 +55,7 @@ async def test_a_store_that_is_taken_away_is_not_written_to_as_if_it_were_there(
     resumed = await again.resume(SESSION)
     assert resumed is not None and resumed.text == "Back."
     await again.close()
+    await kept.close()
     if harm == "replaced":
         async with Agent(ScriptedModel([]), store=url) as there:
             assert await verify(there.store, "other") == []
@@ -75,12 +76,15 @@ async def test_a_store_stays_where_it_was_named(
         os.chdir(tmp_path / "b")
         return "there"
 
-    turns = [Turn(tool_calls=[call("wander")]), "Done.", "More."]
-    async with Agent(ScriptedModel(turns), tools=[wander], store=f"{kind}:log") as agent:
+    store = open_store(f"{kind}:log")
+    turns = [Turn(tool_calls=[call("wander")]), "Done."]
+    async with Agent(ScriptedModel(turns), tools=[wander], store=store) as agent:
         assert (await agent.run("Go.", session=SESSION)).text == "Done."
-        assert await verify(agent.store, SESSION) == []
-    async with agent:
+        assert await verify(store, SESSION) == []
+    await store.close()
+    async with Agent(ScriptedModel(["More."]), tools=[wander], store=store) as agent:
         assert (await agent.run("On.", session=SESSION)).text == "More."
+    await store.close()
     assert list((tmp_path / "b").iterdir()) == []
 
 
@@ -267,7 +271,7 @@ async def test_a_call_of_a_tool_that_is_not_what_it_was_is_not_guessed_at(tools:
 async def test_a_decision_that_comes_too_late_is_told_so_before_and_after_the_run_has_moved_on() -> None:
     stage = Stage()
     turn = Turn(tool_calls=[call("send", to="bob", text="x")])
-    agent = stage.agent([turn, "Then not."], approval_ttl=60.0)
+    agent = stage.agent([turn, "Then not."], approvals=Approvals(ttl=60.0))
     await agent.run("Go.", session=SESSION)
     (waiting,) = await agent.pending(SESSION)
     stage.clock.advance(3600)

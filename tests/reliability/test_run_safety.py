@@ -87,7 +87,7 @@ async def test_a_decision_to_abort_from_another_process_runs_nothing() -> None:
     ]
     await agent.decide(SESSION, asked[0], "approve", by="carol")
     await agent.decide(SESSION, asked[1], "abort", by="carol")
-    result = await stage.agent(["never asked"]).resume(SESSION)
+    result = await stage.agent(["never asked"]).resume(SESSION, check=False)
     assert result is not None and result.status == "aborted"
     assert stage.effects == []
     assert await outcomes(stage) == ["skipped", "skipped"]
@@ -169,7 +169,7 @@ async def test_a_decision_waits_until_the_calls_beside_it_are_done() -> None:
         async for event in agent.run_stream("Go.", session=SESSION):
             if event.kind == "tool_started":
                 started.set()
-        return event.payload.result.status
+        return event.result.status
 
     going = asyncio.create_task(run())
     await started.wait()
@@ -241,7 +241,7 @@ async def test_an_abort_reaches_a_tool_that_is_asked_what_became_of_a_call() -> 
             stage.store.dead = True
     stage.store.dead = False
     second = stage.agent(["never asked"], tools=[pay])
-    going = asyncio.create_task(second.resume(SESSION))
+    going = asyncio.create_task(second.resume(SESSION, check=False))
     await asking.wait()
     assert await second.abort("r1", "enough")
     result = await going

@@ -11,7 +11,7 @@ import pytest
 
 from loop.scenarios import SESSION, call
 from turnlog import Agent, tool
-from turnlog.contract import ToolPolicy
+from turnlog.contract import AgentError, ToolPolicy
 from turnlog.history import MemoryStore
 from turnlog.testing import FixedIds, ScriptedModel, Turn, VirtualClock, check_session
 
@@ -144,6 +144,10 @@ async def test_the_run_goes_on_and_so_does_the_next(name: str) -> None:
     TASKS.clear()
 
 
+def abort(agent: Agent) -> None:
+    agent.loop.sessions.runs[SESSION].scope.request(AgentError("RunAborted", "enough"))
+
+
 @pytest.mark.spec("L-7")
 @pytest.mark.parametrize("name", ["hang", "ignore cancel", "hang in a thread"])
 async def test_an_abort_does_not_wait_for_them(name: str) -> None:
@@ -153,8 +157,8 @@ async def test_an_abort_does_not_wait_for_them(name: str) -> None:
     before = asyncio.all_tasks()
     async for event in agent.run_stream("Go.", session=SESSION):
         if event.kind == "tool_started":
-            asyncio.get_running_loop().call_later(0.01, agent.loop.abort, event.run_id, "enough")
-    assert event.payload.result.status == "aborted"
+            asyncio.get_running_loop().call_later(0.01, abort, agent)
+    assert event.result.status == "aborted"
     assert clock.monotonic() < 60
     entries = await store.load(SESSION)
     assert [o.status for e in entries if e.kind == "tool_results" for o in e.payload.outcomes] == [

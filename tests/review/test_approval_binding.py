@@ -11,8 +11,8 @@ import pytest
 from loop.scenarios import SESSION, MortalStore, Stage, call, decide
 from turnlog.approvals import approval_digest
 from turnlog.contract import AgentError, Entry, ToolPolicy
-from turnlog.history import fork, verify
-from turnlog.loop import RunState, fork_session, replay
+from turnlog.history import SessionState, fork, verify
+from turnlog.loop import fork_session, replay
 from turnlog.testing import Turn
 
 CHANGED = {"to": "bob", "text": "good evening"}
@@ -54,7 +54,8 @@ async def test_changed_arguments_stay_changed_when_it_is_asked_again() -> None:
     asked = await last(stage, "approval_requested")
     assert asked.arguments == CHANGED
     call_id = asked.tool_call_id
-    assert asked.digest == approval_digest(SESSION, call_id, "send", CHANGED)
+    assert asked.definition is not None
+    assert asked.digest == approval_digest(SESSION, call_id, "send", CHANGED, None, asked.definition)
     await decide(second, "approve")
     result = await second.resume(SESSION)
     assert result is not None and result.status == "completed"
@@ -80,7 +81,7 @@ async def test_an_approval_is_used_once_though_the_session_is_forked() -> None:
     assert result is not None and result.status == "awaiting_human"
     asked = await last(stage, "approval_requested", "branch")
     assert asked.digest == approval_digest(
-        "branch", asked.tool_call_id, "send", {"to": "bob", "text": "hello"}
+        "branch", asked.tool_call_id, "send", {"to": "bob", "text": "hello"}, None, asked.definition
     )
     await other.decide("branch", asked.tool_call_id, "approve", by="dora")
     result = await other.resume("branch")
@@ -102,9 +103,7 @@ async def test_a_question_that_a_fork_took_along_is_decided_there() -> None:
     result = await other.resume("branch")
     assert result is not None and result.status == "completed"
     assert stage.effects == ["send bob: hello"]
-    state = RunState()
-    for entry in await stage.store.load(SESSION):
-        state.step(entry)
+    state = SessionState.of(await stage.store.load(SESSION))
     assert [each.call.tool_call_id for each in state.awaiting] == [asked.tool_call_id]
 
 

@@ -9,8 +9,9 @@ from typing import Any
 import pytest
 
 from turnlog import Agent, AgentError
-from turnlog.contract import LoopLimits, Message, text_part
+from turnlog.contract import LoopLimits, Message, ModelParams, text_part
 from turnlog.history import MemoryStore
+from turnlog.loop import AgentConfig, SessionOptions
 from turnlog.testing import ScriptedModel
 
 
@@ -43,7 +44,6 @@ def make(**options: Any) -> Agent:
         ({"widgets": 5}, "widgets"),
         ({"widgets": [5]}, "widget"),
         ({"hooks": 5}, "hooks"),
-        ({"config": {"name": "x"}}, "config"),
         ({"limits": {"max_iterations": 3}}, "LoopLimits"),
         ({"limits": LoopLimits(max_iterations="3")}, "maxIterations"),  # type: ignore[arg-type]
         ({"retry": 5}, "RetryPolicy"),
@@ -52,16 +52,28 @@ def make(**options: Any) -> Agent:
         ({"context": 5}, "ContextOptions"),
         ({"instructions": 5}, "instructions"),
         ({"name": 5}, "name"),
-        ({"approval": "ask"}, "approval"),
-        ({"on_approval": "ask"}, "on_approval"),
+        ({"approvals": "ask"}, "Approvals: policy"),
         ({"recap": 5}, "recap"),
-        ({"on_busy": "queue"}, "on_busy"),
+        ({"params": {"temperature": 1}}, "ModelParams"),
+        ({"params": ModelParams(temperature="hot")}, "temperature"),  # type: ignore[arg-type]
+        ({"runtime_data": [1]}, "runtime_data"),
+        ({"sessions": "wait"}, "SessionOptions"),
+        ({"sessions": SessionOptions(on_busy="queue")}, "on_busy"),  # type: ignore[arg-type]
+        ({"sessions": SessionOptions(lease_ttl=0)}, "lease_ttl"),
     ],
 )
 def test_an_agent_made_of_the_wrong_things_is_refused_at_once(options: dict[str, Any], words: str) -> None:
     with pytest.raises(AgentError, match=words) as caught:
         make(**options)
     assert caught.value.code in ("ConfigInvalid", "PluginMissing")
+
+
+@pytest.mark.spec("E-1", "X-1")
+@pytest.mark.parametrize("config", [None, 5, {"name": "x"}, AgentConfig])
+def test_a_configuration_is_a_value_or_a_file(config: Any) -> None:
+    with pytest.raises(AgentError, match="AgentConfig") as caught:
+        Agent.from_config(config, model=model(), store="memory:")
+    assert caught.value.code == "ConfigInvalid"
 
 
 @pytest.mark.spec("X-1")
@@ -82,10 +94,12 @@ async def test_input_of_another_kind_is_refused(text: Any) -> None:
 
 @pytest.mark.spec("E-1", "H-3")
 @pytest.mark.parametrize("text", ["", "  \n", [], "half a \ud83d"])
-async def test_input_that_says_nothing_is_a_failed_run_and_the_session_goes_on(text: Any) -> None:
+async def test_input_that_says_nothing_starts_no_run_and_the_session_stays_usable(text: Any) -> None:
     agent = make()
-    result = await agent.run(text, session="s1")
-    assert result.status == "failed" and result.last_error is not None
+    with pytest.raises(AgentError) as caught:
+        await agent.run(text, session="s1", check=False)
+    assert caught.value.code in ("InvalidMessage", "InvalidEntry")
+    assert agent.loop.sessions.runs == {} and await agent.store.tail("s1") is None
     assert (await agent.run("Well?", session="s1")).status == "completed"
 
 
@@ -106,16 +120,26 @@ async def test_a_session_needs_a_name(session: Any) -> None:
 
 @pytest.mark.spec("E-1", "E-2")
 @pytest.mark.parametrize(
-    "name", ["messages", "tool_specs", "system_prompt", "request_metadata", "output_type_"]
+    "name", ["messages", "tool_specs", "system_prompt", "request_metadata", "output_type_", "temperature"]
 )
+async def test_options_that_a_run_does_not_have_are_refused(name: str) -> None:
+    agent = make()
+    options: Any = {name: []}
+    with pytest.raises(AgentError, match=name) as caught:
+        await agent.run("Well?", **options)
+    assert caught.value.code == "ConfigInvalid" and "params=ModelParams" in caught.value.message
+    assert agent.loop.sessions.runs == {}
+
+
+@pytest.mark.spec("E-1", "E-2")
+@pytest.mark.parametrize("name", ["messages", "tool_specs", "system_prompt", "request_metadata"])
 async def test_parameters_that_a_run_sets_itself_are_refused(name: str) -> None:
     agent = make()
-    if name == "output_type_":
-        assert (await agent.run("Well?", **{name: 1})).status == "completed"  # the provider's own affair
-        return
     with pytest.raises(AgentError, match=name):
-        await agent.run("Well?", **{name: []})
+        await agent.run("Well?", params=ModelParams(extra={name: []}))
     assert agent.loop.sessions.runs == {}
+    result = await agent.run("Well?", params=ModelParams(extra={"output_type_": 1}))
+    assert result.status == "completed", "the provider's own affair"
 
 
 @pytest.mark.spec("E-1")
@@ -128,11 +152,17 @@ async def test_parameters_that_a_run_sets_itself_are_refused(name: str) -> None:
         {"run_id": ""},
         {"allowed_tools": "shell"},
         {"instructions": 5},
-        {"runtime_init_data": [1]},
-        {"runtime_init_data": {"a": object()}},
+        {"runtime_data": [1]},
+        {"runtime_data": {"a": object()}},
         {"runtime_hints": {"a": object()}},
         {"tool_choice": "foo"},
-        {"temperature": object()},
+        {"params": {"temperature": 1}},
+        {"params": ModelParams(temperature=object())},  # type: ignore[arg-type]
+        {"params": ModelParams(extra={"seed": object()})},
+        {"metadata": {"a": object()}},
+        {"title": 5},
+        {"tool_order": "shell"},
+        {"auto_create": "no"},
     ],
 )
 async def test_wrong_options_of_a_run_are_errors_of_ours(options: dict[str, Any]) -> None:
@@ -157,5 +187,5 @@ async def test_one_agent_runs_many_sessions_at_once() -> None:
 @pytest.mark.spec("M-3")
 async def test_an_assistants_message_is_no_input() -> None:
     message = Message(run_id="", role="assistant", parts=[text_part("hi")], timestamp="")
-    result = await make().run(message)
-    assert result.last_error is not None and "role is assistant" in result.last_error.message
+    with pytest.raises(AgentError, match="role is assistant"):
+        await make().run(message)

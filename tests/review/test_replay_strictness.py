@@ -24,7 +24,7 @@ from turnlog.contract import (
     encode,
 )
 from turnlog.history import verify
-from turnlog.loop import replay, replay_entries
+from turnlog.loop import Approvals, replay, replay_entries
 from turnlog.testing import Turn
 
 FACTS = {
@@ -36,15 +36,18 @@ FACTS = {
     "run_started": (
         "runId",
         "payload.agentName",
+        "payload.limits.maxRepeatedFailures",
+        "payload.limits.warnRepeatedFailures",
         "payload.modelParams",
         "payload.retry",
+        "payload.role",
         "payload.toolPolicy",
     ),
     # Said by a user, a model, a tool or a human. Most of it is found out by the next context's hash.
     "model_input": ("payload.message",),
     "model_output": ("meta.route", "payload.message", "payload.finishReason", "payload.invocation"),
     "model_call_started": ("payload.reason", "payload.target"),
-    "model_call_failed": ("payload.error", "payload.shown"),
+    "model_call_failed": ("payload.error", "payload.partial", "payload.shown"),
     "tool_results": ("payload.message", "payload.outcomes", "payload.executeError", "runId"),
     "widget_event": ("payload.toolCallId", "runId"),
     "approval_requested": ("payload.reason",),
@@ -143,7 +146,8 @@ async def test_a_denied_call_that_was_run_is_noticed() -> None:
     """A log that lets run what a human forbade is no recording of this loop, whatever its hashes say."""
     stage = Stage()
     agent = stage.agent(
-        [Turn(tool_calls=[call("send", to="bob", text="x")]), "Done."], on_approval=lambda _: "approve"
+        [Turn(tool_calls=[call("send", to="bob", text="x")]), "Done."],
+        approvals=Approvals(handler=lambda _: "approve"),
     )
     await agent.run("Greet Bob.", session=SESSION)
     entries = await stage.store.load(SESSION)

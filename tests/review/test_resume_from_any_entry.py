@@ -10,8 +10,8 @@ from loop.scenarios import TRACES, Stage
 from review.log_prefixes import agent_on, batch_ends, stop_after, trace_of
 from turnlog import Agent
 from turnlog.contract import AgentError, Entry
-from turnlog.history import verify
-from turnlog.loop import RunState, replay
+from turnlog.history import SessionState, verify
+from turnlog.loop import replay
 
 CUTS = [(name, cut) for name in TRACES for cut in range(1, len(trace_of(name)) + 1)]
 RERUNNABLE = {"look"}
@@ -51,10 +51,10 @@ async def test_a_new_run_starts_where_another_was_left(trace: str) -> None:
         session = before[-1].session_id
         stage = await stop_after(before, session)
         agent = agent_on(stage, trace, before)
-        if state_of(before).status == "awaiting_human":  # refused until somebody has decided
-            for call in state_of(before).awaiting:
+        if SessionState.of(before).status == "awaiting_human":  # refused until somebody has decided
+            for call in SessionState.of(before).awaiting:
                 await agent.decide(session, call.call.tool_call_id, "deny", by="carol")
-        elif any(call.is_due for call in state_of(before).open_calls):  # what was allowed comes first
+        elif any(call.is_due for call in SessionState.of(before).open_calls):  # what was allowed comes first
             with pytest.raises(AgentError, match="resume it first"):
                 await agent.run("And now?", session=session)
             continue
@@ -64,20 +64,13 @@ async def test_a_new_run_starts_where_another_was_left(trace: str) -> None:
         await check_log(stage, session, before)
 
 
-def state_of(entries: list[Entry]) -> RunState:
-    state = RunState()
-    for entry in entries:
-        state.step(entry)
-    return state
-
-
 async def settle(stage: Stage, session: str, agent: Agent, action: str) -> None:
     """Resume, and decide what is asked, until the run is over."""
     for _ in range(20):
-        result = await agent.resume(session)
+        result = await agent.resume(session, check=False)
         if result is None or result.status != "awaiting_human":
             return
-        for call in state_of(await stage.store.load(session)).awaiting:
+        for call in SessionState.of(await stage.store.load(session)).awaiting:
             await agent.decide(session, call.call.tool_call_id, action, by="carol")
     raise AssertionError("the run never ends")
 
@@ -86,7 +79,7 @@ async def check_log(stage: Stage, session: str, before: list[Entry], whole_batch
     entries = await stage.store.load(session)
     assert entries[: len(before)] == before
     assert await verify(stage.store, session) == []
-    state = state_of(entries)
+    state = SessionState.of(entries)
     assert not state.is_open and not state.open_calls
     report = await replay(stage.store, session)
     if whole_batch:  # half a batch is in no store: what follows it, no run would have written

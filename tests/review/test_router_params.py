@@ -8,7 +8,7 @@ import pytest
 
 from loop.scenarios import SESSION, Stage
 from turnlog import Agent
-from turnlog.contract import AgentError, user_message
+from turnlog.contract import AgentError, ModelParams, user_message
 from turnlog.models import ProviderRouter
 from turnlog.testing import ScriptedModel
 
@@ -22,7 +22,8 @@ async def test_parameters_of_a_call_reach_the_model_that_answers() -> None:
     model = ScriptedModel(["Yes."], temperature=1.0, max_tokens=10)
     stage = Stage()
     agent = agent_on(stage, ProviderRouter({"only": model}))
-    result = await agent.run("Well?", session=SESSION, temperature=0.2, max_tokens=77, top_p=0.5, seed=7)
+    params = ModelParams(temperature=0.2, max_tokens=77, top_p=0.5, seed=7)
+    result = await agent.run("Well?", session=SESSION, params=params)
     assert result.status == "completed"
     config = model.requests[0].config
     assert (config.temperature, config.max_tokens, config.top_p) == (0.2, 77, 0.5)
@@ -56,7 +57,7 @@ async def test_a_policy_that_is_broken_ends_the_run_in_words(given: Any) -> None
 
     stage = Stage()
     agent = agent_on(stage, ProviderRouter({"only": ScriptedModel(default="Yes.")}, policy=policy))
-    result = await agent.run("Well?", session=SESSION)
+    result = await agent.run("Well?", session=SESSION, check=False)
     assert result.status == "failed" and result.last_error is not None
     assert result.last_error.code == "ConfigInvalid" and "policy" in result.last_error.message
 
@@ -79,5 +80,5 @@ async def test_an_observer_that_fails_is_a_failed_call_and_no_crash() -> None:
 
     stage = Stage()
     agent = agent_on(stage, ProviderRouter({"only": ScriptedModel(default="Yes.")}, observer=observer))
-    result = await agent.run("Well?", session=SESSION)
+    result = await agent.run("Well?", session=SESSION, check=False)
     assert result.status == "failed" and result.last_error is not None

@@ -11,7 +11,7 @@ from rich.console import Console
 
 from loop.scenarios import SESSION, Stage, call
 from turnlog.cli import _approve, _chat
-from turnlog.loop import PendingApproval
+from turnlog.contract import PendingApproval
 from turnlog.testing import Turn
 
 LONG = "x" * 30_000 + "  ; rm -rf /home  [bold]now[/bold]"

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
+import dataclasses
 from typing import Any
 
 import pytest
 
 from loop.scenarios import SESSION, Stage, call
-from turnlog.contract import Store
+from turnlog.contract import AgentError, Store
 from turnlog.history import MemoryStore, verify
-from turnlog.loop import Hooks, replay
+from turnlog.loop import Approvals, Hooks, replay
 from turnlog.testing import FaultStore, StoreFault, Turn
 
 
@@ -25,14 +26,14 @@ async def test_a_run_id_used_twice_is_refused_and_the_session_stays_usable() -> 
     stage = Stage()
     agent = stage.agent(["One.", "Two.", "Three."])
     await agent.run("Go.", session=SESSION, run_id="r1")
-    agent.instructions = "You are long-winded now."
-    result = await agent.run("Go.", session=SESSION, run_id="r1")
-    assert result.status == "failed" and result.last_error is not None
-    assert result.last_error.code == "InvalidEntry"
+    agent._defaults = dataclasses.replace(agent._defaults, instructions="You are long-winded now.")
+    with pytest.raises(AgentError) as caught:
+        await agent.run("Go.", session=SESSION, run_id="r1", check=False)
+    assert caught.value.code == "InvalidEntry"
     again = await agent.run("Go on.", session=SESSION, run_id="r2")
     assert again.status == "completed", again.last_error
     await check(stage.store)
-    assert agent.loop.sessions.warm[SESSION].session.entries == await stage.store.load(SESSION)
+    assert agent.loop.sessions.kept[SESSION].session.entries == await stage.store.load(SESSION)
 
 
 @pytest.mark.spec("L-8")
@@ -42,8 +43,9 @@ async def test_a_paused_run_that_is_superseded_under_its_own_id_is_left_alone() 
     async for event in agent.run_stream("Go.", session=SESSION, run_id="r1"):
         if event.kind == "tool_result":
             await agent.pause("r1")
-    result = await agent.run("Again.", session=SESSION, run_id="r1")
-    assert result.last_error is not None and result.last_error.code == "InvalidEntry"
+    with pytest.raises(AgentError) as caught:
+        await agent.run("Again.", session=SESSION, run_id="r1", check=False)
+    assert caught.value.code == "InvalidEntry"
     assert "run_ended" not in await check(stage.store)
     resumed = await agent.resume(SESSION)
     assert resumed is not None and resumed.text == "Three."
@@ -58,7 +60,7 @@ async def test_a_store_that_raises_anything_ends_the_run_and_harms_no_log(nth: i
     inner = MemoryStore()
     stage.store = FaultStore(inner, [StoreFault(nth=nth, when=when, error=OSError("the cable is out"))])
     agent = stage.agent([Turn(tool_calls=[call("add", a=1, b=2)]), "Three.", "More.", "More."])
-    result = await agent.run("Add.", session=SESSION)
+    result = await agent.run("Add.", session=SESSION, check=False)
     if when == "before" and result.status == "failed":
         assert result.last_error is not None and result.last_error.code == "SessionWriteFailed"
     if await inner.tail(SESSION) is not None:
@@ -66,7 +68,7 @@ async def test_a_store_that_raises_anything_ends_the_run_and_harms_no_log(nth: i
     again = await agent.run("Go on.", session=SESSION)
     assert again.status == "completed", again.last_error
     await check(inner)
-    assert agent.loop.sessions.warm[SESSION].session.entries == await inner.load(SESSION)
+    assert agent.loop.sessions.kept[SESSION].session.entries == await inner.load(SESSION)
     assert len(stage.effects) <= 1
 
 
@@ -84,7 +86,7 @@ async def test_a_hook_that_raises_leaves_a_whole_log(point: str, nth: int) -> No
     stage = Stage()
     turns = [Turn(tool_calls=[call("add", a=1, b=2)]), Turn(tool_calls=[call("add", a=3, b=4)]), "Done."]
     agent = stage.agent(turns, hooks=Hooks(**{point: [hook]}))
-    result = await agent.run("Add.", session=SESSION)
+    result = await agent.run("Add.", session=SESSION, check=False)
     assert result.status == "failed" and result.last_error is not None
     assert result.last_error.code == "HookFailed"
     await check(stage.store)
@@ -105,9 +107,9 @@ async def test_an_approval_handler_that_raises_fails_the_run_in_words(is_async: 
     stage = Stage()
     agent = stage.agent(
         [Turn(tool_calls=[call("send", to="bob", text="x")])],
-        on_approval=broken_later if is_async else broken,
+        approvals=Approvals(handler=broken_later if is_async else broken),
     )
-    result = await agent.run("Greet Bob.", session=SESSION)
+    result = await agent.run("Greet Bob.", session=SESSION, check=False)
     assert result.status == "failed" and result.last_error is not None
     assert result.last_error.code == "HookFailed" and "no such button" in result.last_error.message
     assert stage.effects == []
@@ -121,5 +123,5 @@ async def test_two_agents_on_one_store_see_each_others_entries() -> None:
     for agent in (first, second, first, second):
         assert (await agent.run("Next.", session=SESSION)).status == "completed"
     log = await stage.store.load(SESSION)
-    assert second.loop.sessions.warm[SESSION].session.entries == log
+    assert second.loop.sessions.kept[SESSION].session.entries == log
     await check(stage.store)

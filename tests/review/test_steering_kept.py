@@ -1,4 +1,4 @@
-"""A word said to a run that is going is not lost, however the run goes on or ends."""
+"""A message sent to a run in progress is not lost, however the run continues or ends."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from loop.scenarios import SESSION, MortalStore, Stage, call, decide
-from turnlog.contract import AgentError, LoopLimits, RetryPolicy, Store, user_message
+from turnlog.contract import AgentError, LoopLimits, RetryPolicy, Store
 from turnlog.history import verify
 from turnlog.loop import Hooks, replay
 from turnlog.testing import Turn
@@ -34,7 +34,7 @@ async def watch(agent: Any, say_at: str, *, then: Any = None) -> Any:
             await agent.send(SESSION, WORD)
             if then is not None:
                 await then()
-    return event.payload.result
+    return event.result
 
 
 @pytest.mark.spec("L-12")
@@ -149,7 +149,7 @@ async def test_it_waits_until_a_call_that_a_crash_cut_off_is_made_again() -> Non
                 break
     stage.store.dead = False
     agent = stage.agent(["Hello.", "I do."])
-    agent.loop.sessions.unheard[SESSION] = [user_message(WORD)]
+    await agent.send(SESSION, WORD)
     result = await agent.resume(SESSION)
     assert result is not None and result.status == "completed"
     assert await said(stage.store) == ["Go.", WORD]
@@ -167,7 +167,7 @@ async def test_who_speaks_too_late_is_told() -> None:
     heard: list[str] = []
     async for event in agent.run_stream("Go.", session=SESSION, run_id="r1"):
         if event.kind == "run_ended":
-            with pytest.raises(AgentError, match="no run is going"):
+            with pytest.raises(AgentError, match="no run is in progress"):
                 await agent.send(SESSION, WORD)
             heard.append(event.kind)
     assert heard and await said(stage.store) == ["Go."]
@@ -182,5 +182,5 @@ async def test_what_cannot_be_said_fails_who_says_it_and_not_the_run(word: Any) 
         if event.kind == "tool_started":
             with pytest.raises(AgentError):
                 await agent.send(SESSION, word)
-    assert event.payload.result.status == "completed"  # type: ignore[attr-defined]
+    assert event.result.status == "completed"  # type: ignore[attr-defined]
     assert await said(stage.store) == ["Go."]

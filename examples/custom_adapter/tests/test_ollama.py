@@ -5,9 +5,10 @@ from __future__ import annotations
 import json
 from typing import Any
 
+import pytest
 from turnlog_ollama import OllamaModel
 
-from turnlog import Agent, tool
+from turnlog import Agent, AgentError, tool
 from turnlog.contract import RetryPolicy
 from turnlog.testing import Loopback, LoopbackAnswer, ModelCase, Wired, check_model
 
@@ -87,6 +88,6 @@ async def test_a_run_with_a_tool() -> None:
 async def test_nobody_answers() -> None:
     model = OllamaModel("m", base_url="http://127.0.0.1:9")
     async with Agent(model, store="memory:", retry=RetryPolicy(max_attempts=1)) as agent:
-        result = await agent.run("Hello?", session="s1")
-    assert result.last_error is not None and result.last_error.code == "ModelUnreachable"
-    assert "http://127.0.0.1:9" in result.last_error.message
+        with pytest.raises(AgentError, match="http://127.0.0.1:9") as caught:
+            await agent.run("Hello?", session="s1")
+    assert caught.value.code == "ModelUnreachable"

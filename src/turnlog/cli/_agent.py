@@ -13,7 +13,7 @@ from typing import Any
 import click
 
 from turnlog.contract import AgentError, SpecificTool, ToolChoice
-from turnlog.loop import Agent, Tool, load_config
+from turnlog.loop import Agent, AgentConfig, Tool, load_config
 
 from ._app import check_session, json_option, store_option, store_url_of
 
@@ -61,18 +61,17 @@ def make_agent(
     base_url: str | None,
     store_url: str | None,
 ) -> tuple[Agent, list[Tool]]:
-    loaded = load_config(config) if config else None
-    name = model or (loaded.model if loaded else None) or "local"
     tools = [tool for module in tool_modules for tool in load_tools(module)]
-    agent = Agent(
-        name,
-        model_options={"base_url": base_url} if base_url else None,
-        tools=tools,
-        store=store_url_of(store_url or (loaded.store if loaded else None)),
-        instructions=instructions,
-        config=loaded,
-    )
-    return agent, tools
+    loaded = load_config(config) if config else AgentConfig()
+    parts: dict[str, Any] = {"tools": tools, "store": store_url_of(store_url or loaded.store)}
+    if model or loaded.model is None:
+        parts["model"] = model or "local"
+    if instructions is not None:
+        parts["instructions"] = instructions
+    if base_url:
+        table = None if model or isinstance(loaded.model, str) else loaded.model
+        parts["model_options"] = {**((table and table.options) or {}), "base_url": base_url}
+    return Agent.from_config(loaded, **parts), tools
 
 
 def read_choice(choice: str | None, tools: list[Tool]) -> ToolChoice | None:

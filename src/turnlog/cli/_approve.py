@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import json
-from typing import Any
+from typing import Any, Literal
 
 import click
 
-from turnlog.contract import ApprovalDecided, Store
-from turnlog.loop import PendingApproval, pending_calls, record_decision
+from turnlog.contract import ApprovalDecided, PendingApproval, Store
+from turnlog.loop import Decision, pending_calls, record_decision
 
 from ._app import check_session, err, json_option, login, out, store_option, with_store, write_json
 from ._hints import approve, go_on
@@ -28,7 +28,7 @@ from ._text import safe, whole
 def approve_command(
     session: str | None,
     call: str | None,
-    action: str | None,
+    action: Literal["deny", "abort"] | None,
     arguments: str | None,
     note: str | None,
     by: str,
@@ -49,7 +49,7 @@ def approve_command(
         else:
             _list(with_store(store_url, lambda store: pending_calls(store, session)), session, as_json)
         return
-    chosen = "modify" if changed is not None else action or "approve"
+    chosen: Decision = "modify" if changed is not None else action or "approve"
 
     async def work(store: Store) -> ApprovalDecided:
         return await record_decision(store, session, call, chosen, by=by, arguments=changed, note=note)

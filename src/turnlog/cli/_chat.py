@@ -7,13 +7,12 @@ import contextlib
 import importlib
 import signal
 import sys
-from collections.abc import AsyncGenerator
 from typing import Any
 
 import click
 
-from turnlog.contract import AgentError, RunEvent, RunResult
-from turnlog.loop import Agent, PendingApproval
+from turnlog.contract import AgentError, PendingApproval, RunResult
+from turnlog.loop import Agent, Decision, RunStream
 
 from ._agent import agent_options, make_agent, read_choice
 from ._app import FAILED, INTERRUPTED, WAITS, err, login, out, say_error
@@ -21,7 +20,14 @@ from ._hints import approve, go_on
 from ._text import safe, short, whole
 from ._watch import watch
 
-_ANSWERS = {"y": "approve", "yes": "approve", "n": "deny", "no": "deny", "a": "abort", "abort": "abort"}
+_ANSWERS: dict[str, Decision] = {
+    "y": "approve",
+    "yes": "approve",
+    "n": "deny",
+    "no": "deny",
+    "a": "abort",
+    "abort": "abort",
+}
 
 
 @click.command("run", short_help="Ask one question.")
@@ -56,8 +62,8 @@ async def _run_once(
     agent, tools = make_agent(**options)
     try:
         choice = read_choice(tool_choice, tools)
-        events = agent.run_stream(text, session=session, tool_choice=choice, title=title)
-        result = await watch(agent, events, as_json)
+        stream = agent.run_stream(text, session=session, tool_choice=choice, title=title)
+        result = await watch(stream, as_json)
         if result is not None and not as_json:
             if result.status == "awaiting_human":
                 _say_how_to_decide(result.session_id, await agent.pending(result.session_id))
@@ -68,7 +74,7 @@ async def _run_once(
     return _exit_code(result)
 
 
-def _exit_code(result: RunResult | None) -> int:
+def _exit_code(result: RunResult[str] | None) -> int:
     match result.status if result is not None else "failed":
         case "completed":
             return 0
@@ -102,7 +108,7 @@ def chat_command(session: str | None, title: str | None, as_json: bool, **option
     A session that a crash or a wait for approval left open goes on first. Lines may come from a pipe.
     """
     agent, _ = make_agent(**options)
-    chat = Chat(agent, session or agent.ids.session(), as_json, title)
+    chat = Chat(agent, agent.session(session).session_id, as_json, title)
     # Lines are read between two uses of the loop, on the main thread: there Ctrl-C reaches the prompt.
     with asyncio.Runner() as runner:
         try:
@@ -169,10 +175,10 @@ class Chat:
         return 0 if result is None else _exit_code(result)
 
     def _turn(
-        self, runner: asyncio.Runner, events: AsyncGenerator[RunEvent, None], *, note: str | None = None
-    ) -> RunResult | None:
+        self, runner: asyncio.Runner, stream: RunStream[str], *, note: str | None = None
+    ) -> RunResult[str] | None:
         try:
-            return runner.run(watch(self._agent, events, self._as_json, note=note, asks=self._interactive))
+            return runner.run(watch(stream, self._as_json, note=note, asks=self._interactive))
         except AgentError as error:
             if not self._interactive:
                 raise
@@ -207,7 +213,7 @@ class Chat:
                 break
         return True
 
-    def _ask(self, call: PendingApproval) -> str | None:
+    def _ask(self, call: PendingApproval) -> Decision | None:
         why = f" [dim]{short(call.reason)}[/]" if call.reason else ""
         err.print(f"[magenta]{safe(call.tool_name)}[/] {whole(call.arguments)}{why}")
         while True:

@@ -11,8 +11,8 @@ from rich.cells import cell_len, set_cell_size
 from rich.text import Text
 
 from turnlog.contract import STATUSES, Entry, RunStatus, SessionInfo, Store
-from turnlog.history import show_url, visible_entries
-from turnlog.loop import ReplayReport, RunState, fork_session, replay
+from turnlog.history import SessionState, show_url, visible_entries
+from turnlog.loop import ReplayReport, fork_session, replay
 
 from ._app import (
     FAILED,
@@ -114,9 +114,7 @@ def show_command(session: str, after: int, store_url: str | None, as_json: bool)
     width = out.width if out.is_terminal else None
     for entry in shown:
         out.print(entry_line(entry, width))
-    state = RunState()
-    for entry in entries:
-        state.step(entry)
+    state = SessionState.of(entries)
     out.print(f"[dim]{_entries(len(entries))} · {state.status}{_usage(state)}[/]")
     for call in state.open_calls:
         what = (
@@ -133,7 +131,7 @@ def _entries(number: int) -> str:
     return "1 entry" if number == 1 else f"{number} entries"
 
 
-def _usage(state: RunState) -> str:
+def _usage(state: SessionState) -> str:
     usage = state.usage
     if usage is None:
         return ""

@@ -7,55 +7,38 @@ import json
 from rich.console import Console
 from rich.text import Text
 
+from turnlog import events
 from turnlog.contract import (
     ApprovalDecidedEntry,
-    ApprovalDecidedEvent,
     ApprovalRequestedEntry,
-    ApprovalRequestedEvent,
-    AssistantMessageEvent,
     BranchSummaryEntry,
     CompactionSummaryEntry,
-    ContextEvent,
     CustomEntry,
     DeltaBatchEntry,
     Entry,
-    ErrorEvent,
-    ErrorShown,
     FileRefPart,
     FoldEntry,
     ImagePart,
-    InputEvent,
     Message,
-    MessageDelta,
-    ModelCallEvent,
     ModelCallFailedEntry,
     ModelCallStartedEntry,
     ModelChangeEntry,
-    ModelDeltaEvent,
     ModelInputEntry,
     ModelOutputEntry,
     PurgeEntry,
     RedactionEntry,
-    RetractedEvent,
     RunEndedEntry,
-    RunEndedEvent,
     RunEvent,
     RunStartedEntry,
     RuntimeInitEntry,
     SessionHeaderEntry,
-    StatusEvent,
     SystemPromptEntry,
-    TextDelta,
     TextPart,
-    ThinkingDelta,
     ToolDeferredEntry,
-    ToolProgressEvent,
-    ToolResultEvent,
     ToolResultPart,
     ToolResultsEntry,
     ToolsChangeEntry,
     ToolStartedEntry,
-    ToolStartedEvent,
     WidgetEventEntry,
     encode,
 )
@@ -87,38 +70,44 @@ class EventPrinter:
 
     def show(self, event: RunEvent) -> None:
         match event:
-            case ModelDeltaEvent():
-                self._delta(event.payload.delta)
-            case ToolStartedEvent():
-                p = event.payload
-                self._line(f"[cyan]→ {safe(p.tool_name)}[/] [dim]{short(p.arguments)}[/]")
-            case ToolProgressEvent():
-                self._line(f"[dim]… {short(event.payload.text or event.payload.data)}[/]")
-            case ToolResultEvent():
-                status = event.payload.status
+            case events.TextDelta():
+                self._write(self._out, event.text, None)
+            case events.ThinkingDelta():
+                self._write(self._aside, event.text, "dim italic")
+            case events.ToolStarted():
+                self._line(f"[cyan]→ {safe(event.tool_name)}[/] [dim]{short(event.arguments)}[/]")
+            case events.ToolProgressed():
+                self._line(f"[dim]… {short(event.text or event.data)}[/]")
+            case events.ToolFinished():
+                status = event.status
                 mark = "[green]✓[/]" if status == "success" else f"[yellow]{status}[/]"
-                self._line(f"{mark} [dim]{short(result_text(event.payload.message.tool_results[0]))}[/]")
-            case ApprovalRequestedEvent():
+                self._line(f"{mark} [dim]{short(result_text(event.message.tool_results[0]))}[/]")
+            case events.ApprovalRequested():
                 if self._asks:  # the question itself shows the call
                     return
-                p = event.payload
-                asked = f"{safe(p.tool_name)} {short(p.arguments)}"
-                self._line(f"[magenta]? {asked} waits for approval[/] [dim]({p.tool_call_id})[/]")
-            case ApprovalDecidedEvent():
-                self._line(f"[dim]{event.payload.action} by {safe(event.payload.decided_by)}[/]")
-            case RetractedEvent():
+                asked = f"{safe(event.tool_name)} {short(event.arguments)}"
+                self._line(f"[magenta]? {asked} waits for approval[/] [dim]({event.tool_call_id})[/]")
+            case events.ApprovalDecided():
+                self._line(f"[dim]{event.action} by {safe(event.decided_by)}[/]")
+            case events.Retracted():
                 self._line("[dim](that answer was cut off and does not count)[/]")
-            case ErrorEvent():
-                self._error(event.payload)
-            case ContextEvent():
-                p = event.payload
-                self._line(f"[dim](older content was folded: {p.tokens_before} → {p.tokens_after} tokens)[/]")
-            case RunEndedEvent():
+            case events.ErrorShown():
+                self._error(event)
+            case events.ContextFolded():
+                sizes = f"{event.tokens_before} → {event.tokens_after} tokens"
+                self._line(f"[dim](older content was folded: {sizes})[/]")
+            case events.RunEnded():
                 self.close()
-            case AssistantMessageEvent():
-                if cut := _CUT.get(event.payload.finish_reason):
+            case events.AnswerAdded():
+                if cut := _CUT.get(event.finish_reason):
                     self._line(f"[yellow]({cut})[/]")
-            case InputEvent() | ModelCallEvent() | StatusEvent():
+            case (
+                events.InputAdded()
+                | events.ModelCalled()
+                | events.StatusChanged()
+                | events.ToolCallDelta()
+                | events.ModelDelta()
+            ):
                 pass  # the user said it, or it is shown already
 
     @property
@@ -126,19 +115,13 @@ class EventPrinter:
         """Whether a line has begun and not ended."""
         return self._open is not None
 
-    def _error(self, shown: ErrorShown) -> None:
+    def _error(self, shown: events.ErrorShown) -> None:
         if shown.error.code == "RunAborted":
             self._line(f"[dim]({safe(shown.error.message)})[/]")
             return
         self.close()
         again = " — trying again" if shown.will_retry else ""
         say_error(shown.error.code, shown.error.message + again)
-
-    def _delta(self, delta: MessageDelta) -> None:
-        if isinstance(delta, TextDelta):
-            self._write(self._out, delta.payload.text_delta, None)
-        elif isinstance(delta, ThinkingDelta):
-            self._write(self._aside, delta.payload.text_delta, "dim italic")
 
     def _write(self, to: Console, text: str, style: str | None) -> None:
         if not text:

@@ -9,17 +9,8 @@ from time import monotonic
 
 from rich.console import Console
 
-from turnlog.contract import (
-    InputEvent,
-    ModelCallEvent,
-    ModelDeltaEvent,
-    RunEvent,
-    StatusEvent,
-    TextDelta,
-    ThinkingDelta,
-    ToolCallStartDelta,
-    ToolStartedEvent,
-)
+from turnlog import events
+from turnlog.contract import RunEvent
 
 from ._render import EventPrinter
 from ._text import plain
@@ -79,19 +70,25 @@ class Waiting:
 
 def _is_silent(event: RunEvent) -> bool:
     """Nothing is printed for it, or nothing that a reader sees move."""
-    if isinstance(event, ModelDeltaEvent):
-        delta = event.payload.delta
-        return not (isinstance(delta, TextDelta | ThinkingDelta) and delta.payload.text_delta)
-    return isinstance(event, InputEvent | ModelCallEvent | StatusEvent)
+    if isinstance(event, events.TextDelta | events.ThinkingDelta):
+        return not event.text
+    return isinstance(
+        event,
+        events.ToolCallDelta
+        | events.ModelDelta
+        | events.InputAdded
+        | events.ModelCalled
+        | events.StatusChanged,
+    )
 
 
 def _waited_for(event: RunEvent) -> str | None:
     match event:
-        case ModelCallEvent():
-            return f"waiting for {event.payload.target.model}"
-        case ModelDeltaEvent() if isinstance(event.payload.delta, ToolCallStartDelta):
-            return f"writing a call of {event.payload.delta.payload.tool_name}"
-        case ToolStartedEvent():
-            return f"{event.payload.tool_name} is running"
+        case events.ModelCalled():
+            return f"waiting for {event.target.model}"
+        case events.ToolCallDelta() if event.tool_name is not None:
+            return f"writing a call of {event.tool_name}"
+        case events.ToolStarted():
+            return f"{event.tool_name} is running"
         case _:
             return None

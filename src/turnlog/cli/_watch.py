@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import signal
-from collections.abc import AsyncGenerator, Callable
-from contextlib import aclosing
+from collections.abc import Callable
 
 import click
 
-from turnlog.contract import RunEndedEvent, RunEvent, RunResult
-from turnlog.loop import Agent
+from turnlog import events
+from turnlog.contract import RunResult
+from turnlog.loop import RunStream
 
 from ._app import err, out, write_json
 from ._render import EventPrinter
@@ -18,13 +18,8 @@ from ._waiting import Waiting
 
 
 async def watch(
-    agent: Agent,
-    events: AsyncGenerator[RunEvent, None],
-    as_json: bool,
-    *,
-    note: str | None = None,
-    asks: bool = False,
-) -> RunResult | None:
+    stream: RunStream[str], as_json: bool, *, note: str | None = None, asks: bool = False
+) -> RunResult[str] | None:
     """Print a run to its end; None when there was nothing to run. Raises ``Abort`` when it was left.
 
     The first Ctrl-C aborts the run and keeps the session; a second one does not wait for that. With ``asks``
@@ -32,22 +27,22 @@ async def watch(
     """
     printer = EventPrinter(out, err, asks=asks)
     waiting = Waiting(err, printer, wanted=not as_json)
-    interrupt = Interrupt(agent)
-    result: RunResult | None = None
+    interrupt = Interrupt(stream)
+    result: RunResult[str] | None = None
     with interrupt, waiting.going():
         try:
-            async with aclosing(events):
-                async for event in events:
-                    if interrupt.run_id is None and note and not as_json:
+            async with stream:
+                async for event in stream:
+                    if not interrupt.begun and note and not as_json:
                         err.print(f"[dim]{note}[/]")
-                    interrupt.run_id = event.run_id
+                    interrupt.begun = True
                     if as_json:
                         write_json(event)
                     else:
                         waiting.before(event)
                         printer.show(event)
-                    if isinstance(event, RunEndedEvent):
-                        result = event.payload.result
+                    if isinstance(event, events.RunEnded):
+                        result = event.result
         except asyncio.CancelledError:
             if not interrupt.left:
                 raise
@@ -57,15 +52,15 @@ async def watch(
 
 
 class Interrupt:
-    """What Ctrl-C does while a run goes."""
+    """What Ctrl-C does while a run is in progress."""
 
-    def __init__(self, agent: Agent) -> None:
-        self._agent = agent
+    def __init__(self, stream: RunStream[str]) -> None:
+        self._stream = stream
         self._asked = False
         self._task: asyncio.Task[object] | None = None
-        self._aborting: asyncio.Task[bool] | None = None
+        self._aborting: asyncio.Task[None] | None = None
         self._before: object = None
-        self.run_id: str | None = None
+        self.begun = False
         self.left = False
 
     def __enter__(self) -> None:
@@ -79,13 +74,13 @@ class Interrupt:
             signal.signal(signal.SIGINT, signal.SIG_IGN)
 
     def _pressed(self) -> None:
-        if self.run_id is None or self._asked:
+        if not self.begun or self._asked:
             self.left = True
             if self._task is not None:
                 self._task.cancel()
             return
         self._asked = True
-        self._aborting = asyncio.ensure_future(self._agent.abort(self.run_id, "stopped with Ctrl-C"))
+        self._aborting = asyncio.ensure_future(self._stream.abort("stopped with Ctrl-C"))
 
 
 def _on_interrupt(action: Callable[[], None] | None) -> None:

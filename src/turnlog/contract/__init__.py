@@ -3,6 +3,7 @@
 Frozen values and pure functions; no I/O, no clock, no randomness, no logging.
 """
 
+from . import events as events
 from ._base import META_LIMIT as META_LIMIT
 from ._base import SCHEMA_VERSION as SCHEMA_VERSION
 from ._base import JsonObject as JsonObject
@@ -24,42 +25,13 @@ from ._codec import ParsedArguments as ParsedArguments
 from ._codec import decode as decode
 from ._codec import encode as encode
 from ._codec import parse_arguments as parse_arguments
-from ._events import EVENT_KINDS as EVENT_KINDS
-from ._events import ApprovalDecidedEvent as ApprovalDecidedEvent
-from ._events import ApprovalRequestedEvent as ApprovalRequestedEvent
-from ._events import ApprovalShown as ApprovalShown
-from ._events import AssistantMessageEvent as AssistantMessageEvent
-from ._events import AssistantMessageShown as AssistantMessageShown
-from ._events import ContextEvent as ContextEvent
-from ._events import ContextShown as ContextShown
-from ._events import DecisionShown as DecisionShown
-from ._events import DeltaShown as DeltaShown
-from ._events import ErrorEvent as ErrorEvent
-from ._events import ErrorShown as ErrorShown
-from ._events import InputEvent as InputEvent
-from ._events import InputShown as InputShown
-from ._events import ModelCallEvent as ModelCallEvent
-from ._events import ModelCallShown as ModelCallShown
-from ._events import ModelDeltaEvent as ModelDeltaEvent
-from ._events import Retracted as Retracted
-from ._events import RetractedEvent as RetractedEvent
-from ._events import RunEnd as RunEnd
-from ._events import RunEndedEvent as RunEndedEvent
-from ._events import RunEvent as RunEvent
-from ._events import StatusEvent as StatusEvent
-from ._events import StatusShown as StatusShown
-from ._events import ToolProgressEvent as ToolProgressEvent
-from ._events import ToolProgressShown as ToolProgressShown
-from ._events import ToolResultEvent as ToolResultEvent
-from ._events import ToolResultShown as ToolResultShown
-from ._events import ToolStartedEvent as ToolStartedEvent
-from ._events import ToolStartedShown as ToolStartedShown
 from ._ports import Clock as Clock
 from ._ports import Control as Control
 from ._ports import ControlKind as ControlKind
 from ._ports import IdSource as IdSource
 from ._ports import Lease as Lease
 from ._ports import LeaseHolder as LeaseHolder
+from ._ports import Observer as Observer
 from ._ports import PendingApproval as PendingApproval
 from ._ports import SessionDigest as SessionDigest
 from ._ports import SessionInfo as SessionInfo
@@ -168,6 +140,9 @@ from .errors import AgentError as AgentError
 from .errors import Category as Category
 from .errors import CodeInfo as CodeInfo
 from .errors import ErrorInfo as ErrorInfo
+from .events import DELTA_EVENTS as DELTA_EVENTS
+from .events import EVENT_KINDS as EVENT_KINDS
+from .events import RunEvent as RunEvent
 from .messages import PART_KINDS as PART_KINDS
 from .messages import ROLE_PARTS as ROLE_PARTS
 from .messages import FileRef as FileRef
@@ -199,6 +174,7 @@ from .models import Thinks as Thinks
 from .models import bare_name as bare_name
 from .models import model_facts as model_facts
 from .models import model_prices as model_prices
+from .params import ModelParams as ModelParams
 from .run import STATUSES as STATUSES
 from .run import TERMINAL as TERMINAL
 from .run import TRANSITIONS as TRANSITIONS

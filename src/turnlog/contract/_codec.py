@@ -21,7 +21,7 @@ from ._event_wire import WRITERS, read_event, wire_type
 from .deltas import DELTA_KINDS
 from .entries import ENTRY_KINDS
 from .errors import AgentError
-from .events import EVENT_KINDS, FlatEvent
+from .events import EVENT_KINDS, RunEvent
 from .messages import PART_KINDS, MessageView
 from .run import RunResult
 
@@ -109,7 +109,7 @@ def decode(data: bytes | bytearray | memoryview | str, type: Any) -> Any:
 
 @lru_cache(maxsize=256)
 def _decoder(type: Any) -> Callable[[Any], Any]:
-    if type == FlatEvent:
+    if type == RunEvent:
         read_wire = msgspec.json.Decoder(wire_type()).decode
         return lambda data: read_event(read_wire(data))
     return msgspec.json.Decoder(type).decode
@@ -147,7 +147,7 @@ class _Unknown(NamedTuple):
 
 
 def _decode_newer(data: bytes | bytearray | memoryview | str, type: Any) -> Any:
-    of_event = type == FlatEvent
+    of_event = type == RunEvent
     wire = wire_type() if of_event else type
     plain, unknown = _part(msgspec.json.decode(data), _type_info(wire))
     found = _graft(msgspec.convert(plain, wire), unknown)

@@ -11,9 +11,9 @@ import msgspec
 
 from ._base import Value
 from .deltas import MessageDelta
-from .events import DELTA_EVENTS, EVENT_KINDS, DeltaEvent, Event, FlatEvent
+from .events import DELTA_EVENTS, EVENT_KINDS, DeltaEvent, Event, RunEvent
 
-_FLAT: dict[str, type[Any]] = {event.kind: event for event in get_args(FlatEvent)}
+_FLAT: dict[str, type[Any]] = {event.kind: event for event in get_args(RunEvent)}
 _PLACE = Event.__struct_fields__
 _place_of = attrgetter(*_PLACE)
 
@@ -95,5 +95,5 @@ def wire_type() -> Any:
     return found
 
 
-WRITERS: dict[type[Any], Callable[[Any], Any]] = dict.fromkeys(get_args(FlatEvent), write_event)
+WRITERS: dict[type[Any], Callable[[Any], Any]] = dict.fromkeys(get_args(RunEvent), write_event)
 """Class of event → what makes the struct that is written for it."""

@@ -307,3 +307,12 @@ class Store(Protocol):
         ...
 
     async def close(self) -> None: ...
+
+
+class Observer(Protocol):
+    """Told of every entry after it was committed; traces, metrics and webhooks are made of this."""
+
+    def on_entry(self, entry: Entry) -> None:
+        """Called in the event loop of the run, in the order of the log. Return at once: hand slow work to a
+        task or a thread. What it raises is logged and dropped."""
+        ...

@@ -212,7 +212,7 @@ class RunEnded(Event, frozen=True, kw_only=True):
     result: RunResult
 
 
-FlatEvent: TypeAlias = (
+RunEvent: TypeAlias = (
     InputAdded
     | ModelCalled
     | TextDelta
@@ -232,7 +232,7 @@ FlatEvent: TypeAlias = (
     | RunEnded
 )
 
-EVENT_KINDS: tuple[str, ...] = tuple(dict.fromkeys(event.kind for event in get_args(FlatEvent)))
+EVENT_KINDS: tuple[str, ...] = tuple(dict.fromkeys(event.kind for event in get_args(RunEvent)))
 
 DELTA_EVENTS: dict[str, type[TextDelta | ThinkingDelta | ToolCallDelta | ModelDelta]] = {
     "start": ModelDelta,

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 from .._lazy import lazy
 
 if TYPE_CHECKING:
+    from ._appends import check_input as check_input
     from ._blank import PLACEHOLDER as PLACEHOLDER
     from ._blobs import attach_images as attach_images
     from ._blobs import named_blobs as named_blobs
@@ -17,12 +18,17 @@ if TYPE_CHECKING:
     from ._export import import_jsonl as import_jsonl
     from ._follow import follow as follow
     from ._fork import fork as fork
-    from ._ledger import check_input as check_input
     from ._memory import MemoryStore as MemoryStore
     from ._purge import purge as purge
     from ._purge import purge_scope as purge_scope
     from ._sealing import seal_entries as seal_entries
     from ._session import Session as Session
+    from ._session import Subscriber as Subscriber
+    from ._state import CallState as CallState
+    from ._state import SessionState as SessionState
+    from ._state import may_hold_images as may_hold_images
+    from ._state import pending_in as pending_in
+    from ._state import usage_of as usage_of
     from ._urls import default_store_url as default_store_url
     from ._urls import open_store as open_store
     from ._urls import show_url as show_url
@@ -39,18 +45,19 @@ else:
     __getattr__, __dir__ = lazy(
         __name__,
         {
+            "._appends": "check_input",
             "._blank": "PLACEHOLDER",
             "._blobs": "attach_images named_blobs",
             "._export": "export_jsonl import_jsonl",
             "._follow": "follow",
             "._fork": "fork",
             ".jsonl": "JsonlStore",
-            "._ledger": "check_input",
             "._memory": "MemoryStore",
             ".postgres": "PostgresStore",
             "._purge": "purge purge_scope",
             "._sealing": "seal_entries",
-            "._session": "Session",
+            "._session": "Session Subscriber",
+            "._state": "CallState SessionState may_hold_images pending_in usage_of",
             ".sqlite": "SqliteStore",
             "._urls": "default_store_url open_store show_url",
             "._verify": "Problem verify",

@@ -8,6 +8,7 @@ from typing import Literal
 import msgspec
 
 from ..contract import (
+    AgentError,
     ApprovalDecided,
     ApprovalRequested,
     BranchSummary,
@@ -32,6 +33,7 @@ from ..contract import (
     RunStarted,
     RuntimeInit,
     SystemPrompt,
+    ToolDeferred,
     ToolOutcome,
     ToolResults,
     ToolsChange,
@@ -39,22 +41,25 @@ from ..contract import (
     ToolStarted,
     WidgetEvent,
     find_unjson,
+    is_empty_answer,
     tool_result_part,
 )
-from ._ledger import Ledger, check_input, invalid
+from ._state import PAUSED, SessionState
 
 
 class Appends:
-    """Each method checks against the log and what is staged, gives the entry its place, stages and returns
-    it; ``Session.commit`` writes. ``run_id`` is the current run unless said otherwise.
+    """Each method checks against the state, gives the entry its place, stages it and returns it;
+    ``Session.commit`` writes.
 
     Raises ``InvalidEntry``, ``InvalidMessage`` or ``MetaTooLarge`` (and ``ApprovalInvalid`` for a decision
     nobody asked for); then nothing is staged.
     """
 
-    _ledger: Ledger
+    state: SessionState
 
-    def _stage(self, payload: EntryPayload, run_id: str | None, meta: JsonObject | None) -> Entry:
+    def _stage(
+        self, payload: EntryPayload, meta: JsonObject | None = None, *, run_id: str | None = None
+    ) -> Entry:
         raise NotImplementedError
 
     def _known_ids(self) -> frozenset[str] | set[str]:
@@ -62,13 +67,19 @@ class Appends:
 
     # Runs
 
-    def start_run(self, run_id: str, started: RunStarted, *, meta: JsonObject | None = None) -> Entry:
-        self._ledger.check_run_start(run_id)
-        return self._stage(started, run_id, meta)
+    def start_run(self, run_id: str, started: RunStarted) -> Entry:
+        check_run_start(self.state, run_id)
+        return self._stage(started, run_id=run_id)
 
-    def end_run(self, ended: RunEnded, *, run_id: str | None = None, meta: JsonObject | None = None) -> Entry:
-        self._ledger.check_run_end()
-        return self._stage(ended, run_id, meta)
+    def end_run(self, ended: RunEnded) -> Entry:
+        check_run_end(self.state)
+        return self._stage(ended)
+
+    def pause_run(self) -> Entry:
+        """The run stays open and nobody drives it; its next step ends the pause."""
+        if not self.state.is_open:
+            raise invalid("no run is open, so none can be paused")
+        return self._stage(Custom(name=PAUSED, data={}))
 
     # The conversation
 
@@ -78,33 +89,27 @@ class Appends:
         *,
         sections: LevelOfDetailSections | None = None,
         source: Literal["user", "steering", "correction", "host"] = "user",
-        run_id: str | None = None,
+        authored: bool = False,
         meta: JsonObject | None = None,
     ) -> Entry:
+        """``authored`` says that a level of detail in ``sections`` was given with the input."""
         check_input(message)
-        return self._stage(ModelInput(message=message, sections=sections, source=source), run_id, meta)
+        payload = ModelInput(message=message, sections=sections, source=source, authored=authored or None)
+        return self._stage(payload, meta)
 
-    def start_model_call(
-        self, started: ModelCallStarted, *, run_id: str | None = None, meta: JsonObject | None = None
-    ) -> Entry:
-        return self._stage(started, run_id, meta)
+    def start_model_call(self, started: ModelCallStarted) -> Entry:
+        return self._stage(started)
 
-    def fail_model_call(
-        self, failed: ModelCallFailed, *, run_id: str | None = None, meta: JsonObject | None = None
-    ) -> Entry:
-        return self._stage(failed, run_id, meta)
+    def fail_model_call(self, failed: ModelCallFailed) -> Entry:
+        return self._stage(failed)
 
-    def append_model_output(
-        self, output: ModelOutput, *, run_id: str | None = None, meta: JsonObject | None = None
-    ) -> Entry:
-        self._ledger.check_output(output)
-        return self._stage(output, run_id, meta)
+    def append_model_output(self, output: ModelOutput, *, meta: JsonObject | None = None) -> Entry:
+        check_output(self.state, output)
+        return self._stage(output, meta)
 
-    def append_tool_results(
-        self, results: ToolResults, *, run_id: str | None = None, meta: JsonObject | None = None
-    ) -> Entry:
-        self._ledger.check_results(results)
-        return self._stage(results, run_id, meta)
+    def append_tool_results(self, results: ToolResults, *, meta: JsonObject | None = None) -> Entry:
+        check_results(self.state, results)
+        return self._stage(results, meta)
 
     def fail_open_calls(
         self,
@@ -113,14 +118,12 @@ class Appends:
         status: Literal["failed", "skipped", "denied", "unknown"] = "failed",
         error_code: str | None = None,
         unmatched: Sequence[str] = (),
-        run_id: str | None = None,
-        meta: JsonObject | None = None,
     ) -> Entry | None:
         """One result for every open call, all saying ``reason``; None when no call is open.
 
         ``unmatched`` names results that came back and fit no open call: they are noted in meta.
         """
-        calls = list(self._ledger.open_calls.values())
+        calls = [call.call for call in self.state.open_calls]
         if not calls:
             return None
         parts = [tool_result_part(call.tool_call_id, reason, is_error=True) for call in calls]
@@ -134,80 +137,64 @@ class Appends:
             for call in calls
         ]
         message = Message(run_id="", role="tool", parts=list(parts), timestamp="")
-        if unmatched:
-            meta = {**(meta or {}), "unmatched_results": list(unmatched)[:20]}
         results = ToolResults(message=message, outcomes=outcomes, execute_error=reason)
-        return self.append_tool_results(results, run_id=run_id, meta=meta)
+        meta = {"unmatched_results": list(unmatched)[:20]} if unmatched else None
+        return self.append_tool_results(results, meta=meta)
 
     # Tools and approvals
 
-    def change_tools(
-        self, tools: Sequence[ToolSpec], *, run_id: str | None = None, meta: JsonObject | None = None
-    ) -> Entry:
+    def change_tools(self, tools: Sequence[ToolSpec]) -> Entry:
         names = [tool.name for tool in tools]
         if len(set(names)) != len(names):
             twice = sorted({name for name in names if names.count(name) > 1})
             raise invalid(f"two tools share a name: {', '.join(twice)}; rename one")
-        return self._stage(ToolsChange(tools=list(tools)), run_id, meta)
+        return self._stage(ToolsChange(tools=list(tools)))
 
-    def start_tool(
-        self, started: ToolStarted, *, run_id: str | None = None, meta: JsonObject | None = None
-    ) -> Entry:
-        self._ledger.check_tool_start(started)
-        return self._stage(started, run_id, meta)
+    def start_tool(self, started: ToolStarted) -> Entry:
+        check_tool_start(self.state, started)
+        return self._stage(started)
 
-    def request_approval(
-        self, requested: ApprovalRequested, *, run_id: str | None = None, meta: JsonObject | None = None
-    ) -> Entry:
-        self._ledger.check_approval_request(requested)
-        return self._stage(requested, run_id, meta)
+    def defer_tool(self, deferred: ToolDeferred) -> Entry:
+        """The tool ran and its answer comes later, from outside; the call stays open."""
+        _check_open(self.state, deferred.tool_call_id, "an answer is put off")
+        return self._stage(deferred)
 
-    def decide_approval(
-        self, decided: ApprovalDecided, *, run_id: str | None = None, meta: JsonObject | None = None
-    ) -> Entry:
-        self._ledger.check_approval_decision(decided)
-        return self._stage(decided, run_id, meta)
+    def request_approval(self, requested: ApprovalRequested) -> Entry:
+        check_approval_request(self.state, requested)
+        return self._stage(requested)
+
+    def decide_approval(self, decided: ApprovalDecided) -> Entry:
+        check_approval_decision(self.state, decided)
+        return self._stage(decided)
 
     # What the model is and is told
 
-    def change_model(
-        self, change: ModelChange, *, run_id: str | None = None, meta: JsonObject | None = None
-    ) -> Entry:
-        return self._stage(change, run_id, meta)
+    def change_model(self, change: ModelChange) -> Entry:
+        return self._stage(change)
 
-    def init_runtime(
-        self, data: JsonObject, *, run_id: str | None = None, meta: JsonObject | None = None
-    ) -> Entry:
+    def init_runtime(self, data: JsonObject) -> Entry:
         _check_json("runtime data", data)
-        return self._stage(RuntimeInit(data=data), run_id, meta)
+        return self._stage(RuntimeInit(data=data))
 
-    def set_system_instruction(
-        self, text: str, *, run_id: str | None = None, meta: JsonObject | None = None
-    ) -> Entry:
-        return self._stage(SystemPrompt(text=text), run_id, meta)
+    def set_system_instruction(self, text: str) -> Entry:
+        return self._stage(SystemPrompt(text=text))
 
-    def append_widget_event(
-        self, event: WidgetEvent, *, run_id: str | None = None, meta: JsonObject | None = None
-    ) -> Entry:
+    def append_widget_event(self, event: WidgetEvent) -> Entry:
         if not event.widget or not event.event:
             raise invalid("a widget event needs the widget's name and the event's")
         _check_json(f"event {event.event!r} of widget {event.widget!r}", event.data)
-        return self._stage(event, run_id, meta)
+        return self._stage(event)
 
-    def append_fold(self, fold: Fold, *, run_id: str | None = None, meta: JsonObject | None = None) -> Entry:
-        return self._stage(fold, run_id, meta)
+    def append_fold(self, fold: Fold) -> Entry:
+        return self._stage(fold)
 
-    def append_compaction(
-        self, summary: CompactionSummary, *, run_id: str | None = None, meta: JsonObject | None = None
-    ) -> Entry:
+    def append_compaction(self, summary: CompactionSummary) -> Entry:
         if not summary.summary.strip():
             raise invalid("a compaction summary is empty")
-        return self._stage(summary, run_id, meta)
+        return self._stage(summary)
 
-    def append_branch_summary(
-        self, summary: BranchSummary, *, run_id: str | None = None, meta: JsonObject | None = None
-    ) -> Entry:
-        return self._stage(summary, run_id, meta)
+    def append_branch_summary(self, summary: BranchSummary) -> Entry:
+        return self._stage(summary)
 
     # Bookkeeping
 
@@ -218,8 +205,6 @@ class Appends:
         by: str | None = None,
         *,
         trimmed: dict[str, str] | None = None,
-        run_id: str | None = None,
-        meta: JsonObject | None = None,
     ) -> Entry:
         """Hide the named entries' content from every view, export and future context.
 
@@ -230,8 +215,7 @@ class Appends:
             raise invalid(
                 f"nothing to redact: no entry of this session has the id {', '.join(missing) or '-'}"
             )
-        redaction = Redaction(entry_ids=list(entry_ids), trimmed=trimmed, reason=reason, by=by)
-        return self._stage(redaction, run_id, meta)
+        return self._stage(Redaction(entry_ids=list(entry_ids), trimmed=trimmed, reason=reason, by=by))
 
     def append_purge(
         self,
@@ -240,36 +224,156 @@ class Appends:
         by: str | None = None,
         *,
         trimmed: dict[str, str] | None = None,
-        run_id: str | None = None,
-        meta: JsonObject | None = None,
     ) -> Entry:
         """Record that content is being erased. ``turnlog.history.purge`` calls this, and then erases."""
-        purge = Purge(entry_ids=list(entry_ids), trimmed=trimmed, reason=reason, by=by)
-        return self._stage(purge, run_id, meta)
+        return self._stage(Purge(entry_ids=list(entry_ids), trimmed=trimmed, reason=reason, by=by))
 
-    def append_custom(
-        self, name: str, data: JsonObject, *, run_id: str | None = None, meta: JsonObject | None = None
-    ) -> Entry:
+    def append_custom(self, name: str, data: JsonObject, *, meta: JsonObject | None = None) -> Entry:
         """Keep something of the host's own with the session. No model ever sees it."""
         if not name:
             raise invalid("a custom entry needs a name")
         _check_json(f"custom entry {name!r}", data)
-        return self._stage(Custom(name=name, data=data), run_id, meta)
+        return self._stage(Custom(name=name, data=data), meta)
 
-    def append_deltas(
-        self,
-        model_call_index: int,
-        attempt: int,
-        deltas: Sequence[MessageDelta],
-        *,
-        run_id: str | None = None,
-        meta: JsonObject | None = None,
-    ) -> Entry:
+    def append_deltas(self, model_call_index: int, attempt: int, deltas: Sequence[MessageDelta]) -> Entry:
         plain: list[JsonObject] = [msgspec.to_builtins(delta) for delta in deltas]
-        batch = DeltaBatch(model_call_index=model_call_index, attempt=attempt, deltas=plain)
-        return self._stage(batch, run_id, meta)
+        return self._stage(DeltaBatch(model_call_index=model_call_index, attempt=attempt, deltas=plain))
+
+
+# What may come next. Each check raises and says why an entry may not.
+
+
+def check_run_start(state: SessionState, run_id: str) -> None:
+    if not run_id:
+        raise invalid("a run needs an id")
+    if state.current_run is not None:
+        raise invalid(
+            f"run {state.current_run!r} has not ended, so run {run_id!r} cannot start; "
+            "resume the open run, or end it first"
+        )
+    if run_id in state.run_ids:
+        raise invalid(f"run {run_id!r} has been in this session before; a run id is used once")
+
+
+def check_run_end(state: SessionState) -> None:
+    if state.current_run is None:
+        raise invalid("no run is open, so none can end")
+    if state.open_calls:
+        raise invalid(
+            f"the run cannot end while calls have no result: {_open_ids(state)}; "
+            "append their results, or fail_open_calls first"
+        )
+
+
+def check_input(message: Message) -> None:
+    """Raises ``InvalidEntry`` for what no model could be told: another role's message, or an empty one."""
+    if message.role not in ("user", "system"):
+        raise invalid(f"a model's input is a user or system message, this one's role is {message.role}")
+    if not any(part.kind in ("image", "file_ref") for part in message.parts) and not message.text.strip():
+        raise invalid("the input is empty: it has no text, image or file")
+
+
+def check_output(state: SessionState, output: ModelOutput) -> None:
+    message, by = output.message, output.invocation
+    if message.role != "assistant":
+        raise invalid(f"a model's output is an assistant message, this one's role is {message.role}")
+    if not (by.provider_id and by.specification and by.model):
+        raise invalid("a model's output needs its invocation: provider id, specification and model")
+    if state.open_calls:
+        raise invalid(
+            f"the calls {_open_ids(state)} have no result yet; "
+            "a model's output comes after all results of the one before it"
+        )
+    calls = message.tool_calls
+    if is_empty_answer(message, output.finish_reason):
+        raise invalid(
+            "a model's output holds neither text nor calls; record it as a failed model call "
+            "(ModelEmptyOutput), which may be tried again"
+        )
+    seen: set[str] = set()
+    for part in calls:
+        id, name = part.payload.tool_call_id, part.payload.tool_name
+        if not id or not name:
+            raise invalid(f"a tool call needs an id and a name; found id {id!r}, name {name!r}")
+        if id in seen or id in state.call_ids:
+            raise invalid(f"call id {id!r} is already used in this session; call ids are unique in it")
+        seen.add(id)
+
+
+def check_results(state: SessionState, results: ToolResults) -> None:
+    parts = results.message.tool_results
+    if results.message.role != "tool" or not parts:
+        raise invalid(
+            f"tool results are a tool message with at least one result; "
+            f"this is a {results.message.role} message with {len(parts)}"
+        )
+    ids = [part.payload.tool_call_id for part in parts]
+    outcomes = [outcome.tool_call_id for outcome in results.outcomes]
+    if ids != outcomes:
+        raise invalid(f"results and outcomes do not line up: results for {ids}, outcomes for {outcomes}")
+    for place, id in enumerate(ids):
+        call = state.calls.get(id)
+        if call is not None and not call.answered and id not in ids[:place]:
+            continue
+        if id in state.call_ids:
+            raise invalid(f"call {id!r} has a result already; a call has one result")
+        raise invalid(
+            f"result for call {id!r}, which is not open in this session; open calls: "
+            f"{_open_ids(state) or 'none'}"
+        )
+
+
+def check_tool_start(state: SessionState, started: ToolStarted) -> None:
+    _check_open(state, started.tool_call_id, "a tool starts")
+    last = state.calls[started.tool_call_id].started
+    before = last.attempt if last is not None else 0
+    if started.attempt <= before:
+        raise invalid(
+            f"attempt {started.attempt} of call {started.tool_call_id!r} has started already "
+            f"(the last was {before}); each attempt starts once"
+        )
+
+
+def check_approval_request(state: SessionState, requested: ApprovalRequested) -> None:
+    _check_open(state, requested.tool_call_id, "an approval is asked for")
+    if state.calls[requested.tool_call_id].awaits_human:
+        raise invalid(f"an approval of call {requested.tool_call_id!r} is pending already")
+
+
+def check_approval_decision(state: SessionState, decided: ApprovalDecided) -> None:
+    call = state.calls.get(decided.tool_call_id)
+    if call is None or call.requested is None or not call.awaits_human:
+        pending = ", ".join(call.call.tool_call_id for call in state.awaiting)
+        raise AgentError(
+            "ApprovalInvalid",
+            f"no approval of call {decided.tool_call_id!r} is pending; it was decided already, or never "
+            f"asked for; pending: {pending or 'none'}",
+        )
+    if call.requested.digest != decided.digest:
+        raise AgentError(
+            "ApprovalInvalid",
+            f"the decision on call {decided.tool_call_id!r} is bound to other content than what was "
+            "asked for; show the request again and decide on that",
+        )
+
+
+def _check_open(state: SessionState, call_id: str, what: str) -> None:
+    call = state.calls.get(call_id)
+    if call is None or call.answered:
+        raise invalid(
+            f"{what} for call {call_id!r}, which is not open in this session; open calls: "
+            f"{_open_ids(state) or 'none'}"
+        )
+
+
+def _open_ids(state: SessionState) -> str:
+    return ", ".join(call.call.tool_call_id for call in state.open_calls)
 
 
 def _check_json(what: str, data: JsonObject) -> None:
     if found := find_unjson(data):
         raise invalid(f"{what}: {found}")
+
+
+def invalid(message: str) -> AgentError:
+    return AgentError("InvalidEntry", message)

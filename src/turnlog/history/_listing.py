@@ -25,7 +25,7 @@ from ..contract import (
 from ..system import SystemClock
 from . import _base
 from ._base import remember
-from ._digest import digest_of, pending_in
+from ._state import SessionState, digest_of, pending_in
 from ._upcast import decode_log, first_version_is_current
 from ._views import visible_entries
 
@@ -187,7 +187,7 @@ class StoreBase:
         if self._unreadable.get(info.session_id) == info.entries:
             return None
         try:
-            return digest_of(await self.load(info.session_id))
+            return digest_of(SessionState.of(await self.load(info.session_id)))
         except AgentError as error:
             if error.code in ("SessionCorrupt", "SessionMigrationFailed"):
                 remember(self._unreadable, info.session_id, info.entries)
@@ -206,7 +206,7 @@ class StoreBase:
             if after == 0 or any(
                 isinstance(entry, RunStartedEntry) and entry.run_id == info.run_id for entry in entries
             ):
-                return pending_in(info.session_id, visible_entries(entries))
+                return pending_in(info.session_id, SessionState.of(visible_entries(entries)))
             count *= 4
 
     async def read(self, session_id: str, *, after: int = 0, upto: int | None = None) -> list[StoredEntry]:

@@ -22,8 +22,8 @@ from ..contract import (
 )
 from ._blank import blank_payload
 from ._copies import copies_of
-from ._ledger import Ledger
 from ._session import Session
+from ._state import SessionState
 from ._views import trims_after
 
 _TRIES = 10
@@ -116,15 +116,12 @@ async def purge_scope(store: Store, session_id: str, entry_ids: Sequence[str]) -
 
 
 def _check_settled(session_id: str, entries: Sequence[Entry], named: set[str]) -> None:
-    ledger = Ledger()
-    answered = ""
-    for entry in entries:
-        ledger.apply(entry)
-        answered = entry.id if entry.kind == "model_output" else answered
-    if answered in named and ledger.open_calls:
+    open_calls = [call.call.tool_call_id for call in SessionState.of(entries).open_calls]
+    answered = next((entry.id for entry in reversed(entries) if entry.kind == "model_output"), "")
+    if answered in named and open_calls:
         raise AgentError(
             "SessionBusy",
-            f"{', '.join(ledger.open_calls)} in session {session_id!r} have no result yet and would run on "
+            f"{', '.join(open_calls)} in session {session_id!r} have no result yet and would run on "
             "without their arguments; resume or abort the run, then purge",
             retryable=False,
         )

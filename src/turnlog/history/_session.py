@@ -1,9 +1,15 @@
-"""The aggregate over one log: staged appends, one atomic commit, views that are derived."""
+"""One session: its log, the one state folded from it, and who listens.
+
+An append is staged and folded, ``commit`` writes what is staged as one batch, and then it is told to the
+observers. Nothing else writes to a log.
+"""
 
 from __future__ import annotations
 
 import asyncio
 from collections.abc import Sequence
+from logging import DEBUG, getLogger
+from typing import Protocol
 
 import msgspec
 
@@ -19,29 +25,47 @@ from ..contract import (
     Message,
     ModelInput,
     ModelOutput,
+    Observer,
+    PurgeEntry,
+    RedactionEntry,
     Sealed,
+    SessionDigest,
     SessionHeader,
     Store,
     StoredEntry,
     ToolCall,
     ToolResults,
+    encode,
     seal,
 )
 from ._appends import Appends
 from ._base import check_session_id, not_found
 from ._blobs import detach_images
-from ._ledger import Ledger, Mark
 from ._scrub import holds_secret, scrub_meta, scrub_payload
-from ._views import AgentState, Transcript
+from ._state import SessionState, digest_of
+from ._views import AgentState, Transcript, visible_entries
 
 _replace = msgspec.structs.replace
+_log = getLogger("turnlog.history")
+
+
+class Subscriber(Protocol):
+    """Keeps state that is derived from a session's entries: a context, widgets, a replay's comparison."""
+
+    def step(self, entry: Entry) -> None:
+        """Take in an entry that was staged. Raises to refuse it: a replay that differs does."""
+        ...
+
+    def refold(self, entries: Sequence[Entry]) -> None:
+        """Start again from these: what may be seen of the log changed, or a write failed."""
+        ...
 
 
 class Session(Appends):
     """One session's log. Appends are staged in memory, ``commit`` writes them as one batch.
 
-    Belongs to one event loop at a time. ``entries`` is the committed log as it is; ``messages`` is a view
-    with redactions applied.
+    Belongs to one event loop at a time. ``state`` counts what is staged. ``entries`` is the committed log as
+    it is; ``messages`` is a view with redactions applied.
     """
 
     def __init__(
@@ -68,12 +92,13 @@ class Session(Appends):
         self._turn = asyncio.Lock()
         self._dropped = 0
         self._claimed = 0
-        self._mark: Mark | None = None
         self._ids_seen: set[str] = set()
         self._ids_upto = 0
         self._transcript = Transcript()
-        self._ledger = Ledger()
-        self._rebuild()
+        self._subscribers: list[Subscriber] = []
+        self.observers: Sequence[Observer] = ()
+        """Told of every entry once it is committed."""
+        self.state = SessionState.of(self._entries)
 
     @classmethod
     async def open(
@@ -124,6 +149,10 @@ class Session(Appends):
         return [sealed.entry for sealed in (*self._writing, *self._staged)]
 
     @property
+    def has_staged(self) -> bool:
+        return bool(self._staged or self._writing)
+
+    @property
     def tail_seq(self) -> int:
         return len(self._entries)
 
@@ -135,7 +164,7 @@ class Session(Appends):
     @property
     def run_id(self) -> str | None:
         """The run that is open, if one is."""
-        return self._ledger.current_run
+        return self.state.current_run
 
     @property
     def messages(self) -> list[Message]:
@@ -144,23 +173,31 @@ class Session(Appends):
 
     @property
     def metadata(self) -> JsonObject:
-        return self._ledger.metadata
+        return self.state.metadata
 
     @property
     def title(self) -> str | None:
-        return self._ledger.title
+        return self.state.title
 
     @property
     def system_instruction(self) -> str | None:
-        return self._ledger.system_instruction
+        return self.state.system_prompt
 
     @property
     def open_calls(self) -> list[ToolCall]:
         """Calls without a result, in call order; staged entries counted."""
-        return list(self._ledger.open_calls.values())
+        return [call.call for call in self.state.open_calls]
 
-    def state(self) -> AgentState:
-        return AgentState.of(self._ledger)
+    def view(self) -> AgentState:
+        """The state as a value: status, open run, pending calls, last error, usage."""
+        return AgentState.of(self.state)
+
+    def subscribe(self, subscriber: Subscriber) -> None:
+        """From here on ``subscriber`` takes in what is staged; what was before, it has seen already."""
+        self._subscribers.append(subscriber)
+
+    def unsubscribe(self, subscriber: Subscriber) -> None:
+        self._subscribers.remove(subscriber)
 
     # Writing
 
@@ -173,7 +210,7 @@ class Session(Appends):
         """
         if not self._staged and not self._writing:
             return []
-        first, target, dropped = max(self._claimed, len(self._entries)), self._next_seq - 1, self._dropped
+        first, target, dropped = max(self._claimed, len(self._entries)), self.next_seq - 1, self._dropped
         self._claimed = target
         try:
             await self._turn.acquire()
@@ -191,7 +228,27 @@ class Session(Appends):
                 await self._write()
         finally:
             self._turn.release()
-        return self._entries[first:target]
+        written = self._entries[first:target]
+        self._tell(written)
+        return written
+
+    def _tell(self, written: Sequence[Entry]) -> None:
+        if _log.isEnabledFor(DEBUG):
+            for entry in written:
+                size = len(encode(entry.payload))
+                _log.debug("%s #%d %s (%d bytes) %s", self.session_id, entry.seq, entry.kind, size, entry.id)
+        for observer in self.observers:
+            for entry in written:
+                try:
+                    observer.on_entry(entry)
+                except Exception as error:  # what watches a run must not end it
+                    _log.warning(
+                        "%s: observer %r raised %s: %s",
+                        self.session_id,
+                        type(observer).__name__,
+                        type(error).__name__,
+                        error,
+                    )
 
     async def refresh(self) -> list[Entry]:
         """Read what others appended since; returns it. Nothing may be staged."""
@@ -204,39 +261,37 @@ class Session(Appends):
             return []
         found = await self.store.load(self.session_id, after=len(self._entries))
         for entry in found:
-            self._ledger.apply(entry)
-        self._entries.extend(found)
+            self._entries.append(entry)
+            self._take(entry)
         return found
 
     def append_recorded(
         self, payload: EntryPayload, *, run_id: str | None = None, meta: JsonObject | None = None
     ) -> Entry:
         """Stage a payload as it was recorded elsewhere, unchecked. For replaying a log, nothing else."""
-        return self._stage(payload, run_id, meta)
+        return self._stage(payload, meta, run_id=run_id)
 
     def take_staged(self) -> list[StoredEntry]:
         """Hand over what is staged to someone who writes it another way, as a fork does."""
         taken, self._staged = [sealed.stored for sealed in self._staged], []
-        self._restore()
+        self._refold()
         return taken
 
     def discard(self) -> None:
         """Drop what is staged and not being written."""
         if self._staged:
             self._staged = []
-            self._restore()
-            for sealed in self._writing:
-                self._ledger.apply(sealed.entry)
+            self._refold()
 
-    def _stage(self, payload: EntryPayload, run_id: str | None, meta: JsonObject | None) -> Entry:
-        if not self._staged and not self._writing:
-            self._mark = self._ledger.mark()
-        if self._ledger.schema_version == SCHEMA_VERSION:
-            return self._seal(payload, run_id or self._ledger.current_run, meta)
+    def _stage(
+        self, payload: EntryPayload, meta: JsonObject | None = None, *, run_id: str | None = None
+    ) -> Entry:
+        if self.state.schema_version == SCHEMA_VERSION:
+            return self._seal(payload, run_id or self.state.current_run, meta)
         # First of all in a new session; in one of an older version, where this version begins.
-        self._seal(self._header if self._next_seq == 1 else _bare(self._header), None, None)
+        self._seal(self._header if self.next_seq == 1 else _bare(self._header), None, None)
         try:
-            return self._seal(payload, run_id or self._ledger.current_run, meta)
+            return self._seal(payload, run_id or self.state.current_run, meta)
         except BaseException:
             self.discard()
             raise
@@ -245,7 +300,7 @@ class Session(Appends):
         now = self._clock.now()
         payload = self._with_place(payload, run_id, now)
         before = self._last()
-        id, seq = self._ids.entry(), self._next_seq
+        id, seq = self._ids.entry(), self.next_seq
         previous_id, previous_hash = (before.id, before.hash) if before else (None, "")
 
         def sealed_as(payload: EntryPayload, meta: JsonObject | None) -> Sealed:
@@ -265,8 +320,20 @@ class Session(Appends):
         if holds_secret(sealed.stored.body):
             sealed = sealed_as(scrub_payload(payload), scrub_meta(meta))
         self._staged.append(sealed)
-        self._ledger.apply(sealed.entry)
+        self._take(sealed.entry)
         return sealed.entry
+
+    def _take(self, entry: Entry) -> None:
+        self.state.step(entry)
+        if not self._subscribers:
+            return
+        if isinstance(entry, RedactionEntry | PurgeEntry):
+            visible = visible_entries([*self._entries, *self.staged])
+            for subscriber in self._subscribers:
+                subscriber.refold(visible)
+        else:
+            for subscriber in self._subscribers:
+                subscriber.step(entry)
 
     def _with_place(self, payload: EntryPayload, run_id: str | None, now: str) -> EntryPayload:
         """Run id and time where the message has none, image bytes out of the message."""
@@ -281,7 +348,7 @@ class Session(Appends):
 
     async def _write(self) -> None:
         self._writing, self._staged = self._staged, []
-        task = asyncio.ensure_future(self._append(self._writing, self._blobs))
+        task = asyncio.ensure_future(self._append(self._writing, self._blobs, digest_of(self.state)))
         self._blobs = {}
         interrupted: asyncio.CancelledError | None = None
         while not task.done():
@@ -299,17 +366,19 @@ class Session(Appends):
             raise error
         self._entries.extend(sealed.entry for sealed in self._writing)
         self._writing = []
-        self._mark = None
         if interrupted is not None:
             raise interrupted
 
-    async def _append(self, batch: Sequence[Sealed], blobs: dict[str, bytes]) -> None:
-        expected = batch[0].stored.seq - 1
+    async def _append(self, batch: Sequence[Sealed], blobs: dict[str, bytes], digest: SessionDigest) -> None:
         try:
-            for data in blobs.values():
-                await self.store.put_blob(data)
-            stored = [sealed.stored for sealed in batch]
-            await self.store.append(self.session_id, stored, expected_tail=expected, lease=self.lease)
+            await self.store.append(
+                self.session_id,
+                [sealed.stored for sealed in batch],
+                expected_tail=batch[0].stored.seq - 1,
+                lease=self.lease,
+                digest=digest,
+                blobs=list(blobs.values()),
+            )
         except AgentError as error:
             if error.code == "SessionConcurrentWrite" or not await self._arrived(batch[-1].entry):
                 raise
@@ -336,20 +405,20 @@ class Session(Appends):
         self._staged = []
         self._writing = []
         self._blobs = {}
-        self._restore()
+        self._refold()
 
-    def _restore(self) -> None:
-        if self._mark is not None:
-            self._ledger.go_back(self._mark)
-        else:
-            self._rebuild()
-
-    def _rebuild(self) -> None:
-        self._ledger = Ledger()
-        self._ledger.apply_all(self._entries)
+    def _refold(self) -> None:
+        """What was staged and dropped has been folded in: start again from the log."""
+        entries = [*self._entries, *self.staged]
+        self.state = SessionState.of(entries)
+        if self._subscribers:
+            visible = visible_entries(entries)
+            for subscriber in self._subscribers:
+                subscriber.refold(visible)
 
     @property
-    def _next_seq(self) -> int:
+    def next_seq(self) -> int:
+        """The seq that the next entry gets."""
         return len(self._entries) + len(self._writing) + len(self._staged) + 1
 
     def _last(self) -> Entry | None:

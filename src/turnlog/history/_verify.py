@@ -26,9 +26,19 @@ from ..contract import (
     expected_hash,
     read_envelope,
 )
+from ._appends import (
+    check_approval_decision,
+    check_approval_request,
+    check_input,
+    check_output,
+    check_results,
+    check_run_end,
+    check_run_start,
+    check_tool_start,
+)
 from ._blank import blank_payload
 from ._blobs import named_blobs
-from ._ledger import Ledger, check_input
+from ._state import SessionState
 from ._upcast import decode_log
 from ._views import redacted_ids
 
@@ -138,34 +148,34 @@ def _check_schema(
 
 
 def _check_pairing(entries: Sequence[Entry], problems: list[Problem]) -> None:
-    ledger = Ledger()
+    state = SessionState()
     for entry in entries:
         try:
-            _check_next(ledger, entry)
+            _check_next(state, entry)
         except AgentError as error:
             message = f"entry {entry.seq} ({entry.kind} {entry.id}) cannot stand there: {error.message}"
             problems.append(Problem(code="pairing", message=message, seq=entry.seq, entry_id=entry.id))
-        ledger.apply(entry)
+        state.step(entry)
 
 
-def _check_next(ledger: Ledger, entry: Entry) -> None:
+def _check_next(state: SessionState, entry: Entry) -> None:
     """The checks that the append of such an entry goes through. Most kinds may stand anywhere."""
     if isinstance(entry, ModelOutputEntry):
-        ledger.check_output(entry.payload)
+        check_output(state, entry.payload)
     elif isinstance(entry, ToolResultsEntry):
-        ledger.check_results(entry.payload)
+        check_results(state, entry.payload)
     elif isinstance(entry, ModelInputEntry):
         check_input(entry.payload.message)
     elif isinstance(entry, ToolStartedEntry):
-        ledger.check_tool_start(entry.payload)
+        check_tool_start(state, entry.payload)
     elif isinstance(entry, RunStartedEntry):
-        ledger.check_run_start(entry.run_id or "")
+        check_run_start(state, entry.run_id or "")
     elif isinstance(entry, RunEndedEntry):
-        ledger.check_run_end()
+        check_run_end(state)
     elif isinstance(entry, ApprovalRequestedEntry):
-        ledger.check_approval_request(entry.payload)
+        check_approval_request(state, entry.payload)
     elif isinstance(entry, ApprovalDecidedEntry):
-        ledger.check_approval_decision(entry.payload)
+        check_approval_decision(state, entry.payload)
 
 
 async def _check_purged(

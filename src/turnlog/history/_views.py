@@ -32,7 +32,7 @@ from ..contract import (
 )
 from ._blank import PLACEHOLDER, blank_payload
 from ._copies import Copies, copies_of, trim
-from ._ledger import Ledger
+from ._state import SessionState
 
 _replace = msgspec.structs.replace
 
@@ -49,23 +49,21 @@ class AgentState(Value, frozen=True, kw_only=True):
     cost_usage: float | None = None
 
     @classmethod
-    def of(cls, ledger: Ledger) -> AgentState:
+    def of(cls, state: SessionState) -> AgentState:
+        usage = state.total_usage
         return cls(
-            status=ledger.status,
-            current_run_id=ledger.current_run,
-            pending_tool_calls=list(ledger.open_calls.values()),
-            pending_approvals=list(ledger.pending),
-            last_error=ledger.last_error,
-            token_usage=ledger.usage,
-            cost_usage=ledger.usage.cost if ledger.usage else None,
+            status=state.status,
+            current_run_id=state.current_run,
+            pending_tool_calls=[call.call for call in state.open_calls],
+            pending_approvals=[call.call.tool_call_id for call in state.awaiting],
+            last_error=state.last_error,
+            token_usage=usage,
+            cost_usage=usage.cost if usage else None,
         )
 
     @classmethod
     def from_entries(cls, entries: Iterable[Entry]) -> AgentState:
-        ledger = Ledger()
-        for entry in entries:
-            ledger.apply(entry)
-        return cls.of(ledger)
+        return cls.of(SessionState.of(list(entries)))
 
 
 class Transcript:

@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING
 from .._lazy import lazy
 
 if TYPE_CHECKING:
-    from turnlog.approvals import PendingApproval as PendingApproval
+    from turnlog.approvals import Approvals as Approvals
+    from turnlog.approvals import Decision as Decision
     from turnlog.context import ContextDiff as ContextDiff
     from turnlog.context import ContextView as ContextView
     from turnlog.context import diff_contexts as diff_contexts
@@ -27,20 +28,25 @@ if TYPE_CHECKING:
     from ._decisions import record_decision as record_decision
     from ._explain import explain as explain
     from ._fork import fork_session as fork_session
+    from ._handle import Session as Session
     from ._hooks import Hooks as Hooks
     from ._loop import AgentLoop as AgentLoop
+    from ._open_sessions import SessionOptions as SessionOptions
+    from ._options import RunOptions as RunOptions
+    from ._parts import LoopParts as LoopParts
     from ._purge import purge_entries as purge_entries
     from ._purge import redact_entries as redact_entries
     from ._replay import ReplayReport as ReplayReport
     from ._replay import replay as replay
     from ._replay import replay_entries as replay_entries
-    from ._state import CallState as CallState
-    from ._state import RunState as RunState
+    from ._stream import Run as Run
+    from ._stream import RunStream as RunStream
+    from ._stream import SyncRunStream as SyncRunStream
 else:
     __getattr__, __dir__ = lazy(
         __name__,
         {
-            "turnlog.approvals": "PendingApproval",
+            "turnlog.approvals": "Approvals Decision",
             "turnlog.context": "ContextDiff ContextView diff_contexts",
             "turnlog.models": "load_model",
             "turnlog.tools": "Tool",
@@ -53,8 +59,12 @@ else:
             "._fork": "fork_session",
             "._hooks": "Hooks",
             "._loop": "AgentLoop",
+            "._parts": "LoopParts",
             "._purge": "purge_entries redact_entries",
             "._replay": "ReplayReport replay replay_entries",
-            "._state": "CallState RunState",
+            "._options": "RunOptions",
+            "._open_sessions": "SessionOptions",
+            "._handle": "Session",
+            "._stream": "Run RunStream SyncRunStream",
         },
     )

@@ -4,9 +4,13 @@ from __future__ import annotations
 
 import asyncio
 from contextlib import suppress
+from contextvars import ContextVar
 from types import TracebackType
 
 from turnlog.contract import AgentError
+
+inside: ContextVar[tuple[str, ...]] = ContextVar("turnlog_inside", default=())
+"""The sessions whose runs the current code works for: a tool that waits for one of these waits for itself."""
 
 
 class RunInterrupted(Exception):
@@ -24,7 +28,7 @@ class RunLeft(Exception):
 class AbortScope:
     """``with scope:`` around an await makes that await interruptible by ``request``.
 
-    A run has no task of its own: it is driven by whoever iterates it. So the await in progress is cancelled
+    A run has no task of its own: its reader drives it. So the await in progress is cancelled
     the way ``asyncio.timeout`` does it, and only while it is in progress: what the consumer awaits between
     two events is its own.
     """

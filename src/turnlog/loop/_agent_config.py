@@ -2,32 +2,89 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
+from typing import Any, Literal, TypeVar
 
 import msgspec
 
 from turnlog.context import ContextOptions
-from turnlog.contract import AgentError, LoopLimits, RetryPolicy, ToolPolicy, Value, decode
+from turnlog.contract import (
+    AgentError,
+    JsonObject,
+    LoopLimits,
+    ModelParams,
+    RetryPolicy,
+    ToolPolicy,
+    Value,
+)
+from turnlog.observe import show_logs
+
+from ._lease import LEASE_TTL
+from ._open_sessions import SessionOptions
 
 CONFIG_VERSION = 1
+
+V = TypeVar("V", bound=Value)
+
+
+class ModelTable(Value, frozen=True, kw_only=True):
+    """``name`` as ``load_model`` takes it; ``options`` configure it (``base_url``, …), ``params`` are sent
+    with every call."""
+
+    name: str
+    options: JsonObject | None = None
+    params: ModelParams | None = None
+
+
+class RuntimeTable(Value, frozen=True, kw_only=True):
+    """``data`` tells the model about its surroundings; it is stable for a session."""
+
+    data: JsonObject | None = None
+
+
+class ToolsTable(ToolPolicy, frozen=True, kw_only=True):
+    """The fields of ``ToolPolicy``, and which tool the model has to choose."""
+
+    choice: str | None = None
+
+
+class ContextTable(ContextOptions, frozen=True, kw_only=True):
+    """The fields of ``ContextOptions``. ``recap``: true, or the name of the model that writes recaps."""
+
+    recap: bool | str = False
+
+
+class LoopTable(LoopLimits, frozen=True, kw_only=True):
+    """The fields of ``LoopLimits``, how calls are retried, and how sessions are taken."""
+
+    retry: RetryPolicy | None = None
+    on_busy: Literal["refuse", "wait"] = "refuse"
+    lease_ttl: float = LEASE_TTL
+
+
+class ObservabilityTable(Value, frozen=True, kw_only=True):
+    """``debug`` are categories of log lines to show: history, context, loop, …"""
+
+    debug: list[str] = []
 
 
 class AgentConfig(Value, frozen=True, kw_only=True):
     """Everything about an agent that is not an object: who it is, what it may do, how far it may go.
 
-    Models, stores, tools and other live parts are passed to :class:`Agent` apart from it.
+    Tools, hooks, widgets and other live parts are passed to :meth:`Agent.from_config` apart from it.
     """
 
     version: int = CONFIG_VERSION
     name: str = "agent"
     instructions: str | None = None
-    model: str | None = None
     store: str | None = None
-    tool_policy: ToolPolicy = ToolPolicy()
-    limits: LoopLimits = LoopLimits()
-    retry: RetryPolicy = RetryPolicy()
-    context: ContextOptions = ContextOptions()
-    observability: dict[str, str] | None = None
+    model: ModelTable | str | None = None
+    runtime: RuntimeTable = RuntimeTable()
+    tools: ToolsTable = ToolsTable()
+    context: ContextTable = ContextTable()
+    loop: LoopTable = LoopTable()
+    observability: ObservabilityTable = ObservabilityTable()
 
     def __post_init__(self) -> None:
         if self.version > CONFIG_VERSION:
@@ -36,6 +93,34 @@ class AgentConfig(Value, frozen=True, kw_only=True):
                 f"this configuration has version {self.version}, this turnlog knows up to {CONFIG_VERSION}; "
                 "upgrade turnlog",
             )
+
+    def arguments(self, parts: Mapping[str, Any]) -> dict[str, Any]:
+        """The arguments of ``Agent`` that this configuration stands for; those in ``parts`` win."""
+        model = ModelTable(name=self.model) if isinstance(self.model, str) else self.model
+        if model is None and "model" not in parts:
+            raise AgentError(
+                "ConfigInvalid",
+                'the configuration names no model; add one, as model = "anthropic:MODEL", or pass model=…',
+            )
+        show_logs(self.observability.debug)
+        loop = self.loop
+        found: dict[str, Any] = {
+            "model": model.name if model is not None else None,
+            "model_options": model.options if model is not None and "model" not in parts else None,
+            "params": model.params if model is not None else None,
+            "name": self.name,
+            "instructions": self.instructions,
+            "store": self.store,
+            "runtime_data": self.runtime.data,
+            "tool_policy": _only(self.tools, ToolPolicy),
+            "tool_choice": self.tools.choice,
+            "context": _only(self.context, ContextOptions),
+            "recap": self.context.recap,
+            "limits": _only(loop, LoopLimits),
+            "retry": loop.retry,
+            "sessions": SessionOptions(on_busy=loop.on_busy, lease_ttl=loop.lease_ttl),
+        }
+        return {**found, **parts}
 
 
 def load_config(path: str | Path) -> AgentConfig:
@@ -55,16 +140,24 @@ def load_config(path: str | Path) -> AgentConfig:
         raise AgentError("ConfigInvalid", f"{path}: {error}", cause=error) from error
 
 
-def read_config(data: bytes) -> AgentConfig:
-    return decode(data, AgentConfig)
+def _only(table: V, kind: type[V]) -> V:
+    """The part of a table that is a value of its own."""
+    return kind(**{name: getattr(table, name) for name in kind.__struct_fields__})
 
 
-def _camel(value: object) -> object:
-    if isinstance(value, dict):
-        return {msgspec_camel(str(key)): _camel(item) for key, item in value.items()}  # pyright: ignore[reportUnknownVariableType, reportUnknownArgumentType]
-    return value
+_AS_WRITTEN = ("model.options", "model.params.extra", "runtime.data")
+"""Tables whose keys are the user's own, or a provider's."""
 
 
-def msgspec_camel(name: str) -> str:
+def _camel(value: object, *, at: str = "") -> object:
+    if not isinstance(value, dict):
+        return value
+    found: dict[str, object] = value  # pyright: ignore[reportUnknownVariableType]
+    if at in _AS_WRITTEN:
+        return found
+    return {_as_camel(key): _camel(item, at=f"{at}.{key}".lstrip(".")) for key, item in found.items()}
+
+
+def _as_camel(name: str) -> str:
     first, *rest = name.split("_")
     return first + "".join(word.capitalize() for word in rest)

@@ -9,7 +9,13 @@ from typing import Any, Literal
 import msgspec
 
 from turnlog.assembly import MessageAssembler
-from turnlog.context import ContextOptions, FoldPlanner, ModelContext
+from turnlog.context import (
+    ContextInput,
+    ContextOptions,
+    ContextUpdateInput,
+    ModelContext,
+    ProjectionContext,
+)
 from turnlog.contract import (
     AgentError,
     Clock,
@@ -22,16 +28,16 @@ from turnlog.contract import (
     ToolChoice,
     text_part,
 )
-from turnlog.history import Session, attach_images
+from turnlog.history import Session, attach_images, may_hold_images
 from turnlog.models import Model
 from turnlog.observe import cost_of
 from turnlog.system import SystemClock, SystemIds
 from turnlog.widgets import Widget
 
+from ._folds import Folds
 from ._known_widgets import find_widgets
 from ._lease import WAIT_ADVICE, SessionLease
-from ._state import may_hold_images
-from ._warm import WarmSession
+from ._model_phase import append_update
 
 RECAP_REQUEST = (
     "Pause the work and write a recap of this conversation for yourself, to go on from when its beginning is "
@@ -71,37 +77,39 @@ async def compact_session(
 async def _compact(
     session: Session, model: Model | None, options: ContextOptions | None, widgets: Sequence[Widget[Any]]
 ) -> list[Entry]:
-    warm = WarmSession(session, options)
-    warm.catch_up()
-    names = warm.state.started.widgets if warm.state.started else None
-    warm.show(find_widgets(names, widgets, all_of_them=False))
-    if warm.state.is_open:
+    state = session.state
+    if state.is_open:
         raise AgentError(
             "SessionBusy", f"session {session.session_id} has an open run; resume or abort it first"
         )
-    if model is not None and (recap := await write_recap(model, warm)) is not None:
-        warm.step(session.append_compaction(recap))
-    planner = FoldPlanner(warm.projection, target=warm.state.target, screen=warm.host.screen)
-    fold = planner.plan("manual")
-    if fold is not None:
-        warm.step(session.append_fold(msgspec.structs.replace(fold, screen=warm.host.screen())))
+    names = state.started.widgets if state.started else None
+    folds = Folds(
+        session, lambda: ProjectionContext(options), find_widgets(names, widgets, all_of_them=False)
+    )
+    if model is not None and (recap := await write_recap(model, folds)) is not None:
+        session.append_compaction(recap)
+    updates = folds.context.compute_context_updates(
+        ContextUpdateInput(target=state.target, manual=True, screen=folds.host.screen)
+    )
+    for payload in updates.entries_to_append:
+        append_update(session, payload)
     return await session.commit()
 
 
-async def write_recap(model: Model, warm: WarmSession) -> CompactionSummary | None:
+async def write_recap(model: Model, folds: Folds) -> CompactionSummary | None:
     """Ask ``model`` for a recap of the session as it is. None when there is nothing to recap."""
-    first_kept = warm.projection.last_answer
-    if first_kept is None:
+    session, target = folds.session, model.descriptor
+    context = folds.context.build_context(ContextInput(target=target, plan=False)).context
+    answers = [entry.id for entry in session.entries if entry.kind == "model_output"]
+    if len(answers) < 2:
         return None
-    session = warm.session
-    context = warm.projection.emit(model.descriptor)
     # Nobody has this wire cached: it costs nothing to forbid calls outright.
     return await ask_recap(
         model,
         session.store,
         context,
         session_id=session.session_id,
-        first_kept=first_kept,
+        first_kept=answers[-1],
         tool_choice="none",
     )
 

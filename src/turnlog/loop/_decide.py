@@ -8,8 +8,7 @@ import msgspec
 
 from turnlog.context import MAX_OVERFLOW_STEPS
 from turnlog.contract import AgentError, ErrorInfo, LoopLimits, RetryPolicy, TokenUsage
-
-from ._state import CallState, RunState
+from turnlog.history import CallState, SessionState
 
 ABANDONED = "the process stopped before the answer was complete"
 """What the log says of a model call that was open when its process died."""
@@ -36,6 +35,8 @@ class RunTools(msgspec.Struct, frozen=True):
 
 
 class AwaitHuman(msgspec.Struct, frozen=True):
+    """Nothing can be done before a human decides on ``calls``, or an answer comes from outside."""
+
     calls: tuple[CallState, ...]
 
 
@@ -50,7 +51,7 @@ class Nothing(msgspec.Struct, frozen=True):
 Effect: TypeAlias = AbandonCall | CallModel | ShrinkContext | RunTools | AwaitHuman | EndRun | Nothing
 
 
-def decide(state: RunState) -> Effect:
+def decide(state: SessionState) -> Effect:
     if not state.is_open or state.started is None:
         return Nothing()
     if state.open_call is not None:
@@ -60,7 +61,7 @@ def decide(state: RunState) -> Effect:
     if state.open_calls:
         if (refused := _check_rounds(state, state.started.limits)) is not None:
             return EndRun(refused)
-        ready = tuple(call for call in state.open_calls if not call.awaits_human)
+        ready = tuple(call for call in state.open_calls if not call.waits)
         return RunTools(ready) if ready else AwaitHuman(tuple(state.awaiting))
     # A provider that paused its own work is simply asked to go on.
     paused = state.output is not None and state.output.payload.finish_reason == "pause"
@@ -75,7 +76,7 @@ def decide(state: RunState) -> Effect:
     return CallModel(state.call_index + 1, 1)
 
 
-def _after_failure(state: RunState) -> Effect:
+def _after_failure(state: SessionState) -> Effect:
     failure = state.failure
     assert failure is not None
     if failure.error.code == "ModelContextOverflow":
@@ -95,8 +96,15 @@ def _after_failure(state: RunState) -> Effect:
     return EndRun(failure.error)
 
 
-def check_limits(state: RunState, limits: LoopLimits) -> ErrorInfo | None:
+def check_limits(state: SessionState, limits: LoopLimits) -> ErrorInfo | None:
     """The limit the next model call would break, if any."""
+    if limits.max_repeated_failures is not None and state.failures >= limits.max_repeated_failures:
+        return _error(
+            "RunStalled",
+            f"{state.failing[0] if state.failing else 'a tool'} was called {state.failures} times in a row "
+            "with the same arguments, and failed each time; change the tool, the prompt or the model, or "
+            "raise LoopLimits.max_repeated_failures",
+        )
     if state.call_index >= limits.max_iterations:
         return _error(
             "RunMaxIterations",
@@ -123,7 +131,7 @@ def check_limits(state: RunState, limits: LoopLimits) -> ErrorInfo | None:
     return None
 
 
-def _check_rounds(state: RunState, limits: LoopLimits) -> ErrorInfo | None:
+def _check_rounds(state: SessionState, limits: LoopLimits) -> ErrorInfo | None:
     """The limit that running the newest answer's calls would break: there is an answer to the last round."""
     if limits.max_tool_rounds is None or state.tool_rounds <= limits.max_tool_rounds:
         return None

@@ -5,16 +5,13 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, TypeAlias
 
-from turnlog.approvals import PendingApproval, check_decision, pending_approvals
-from turnlog.contract import AgentError, ApprovalDecided, Clock, IdSource, JsonObject, Store
-from turnlog.history import Session
+from turnlog.approvals import Decision, make_decision
+from turnlog.contract import AgentError, ApprovalDecided, Clock, IdSource, JsonObject, PendingApproval, Store
+from turnlog.history import Session, SessionState, pending_in, visible_entries
 from turnlog.system import SystemClock, SystemIds
 from turnlog.tools import check_schema
 
 from ._lease import SessionLease
-from ._state import RunState
-
-ACTIONS = ("approve", "deny", "modify", "abort")
 
 CheckArguments: TypeAlias = Callable[[str, JsonObject], "list[str] | None"]
 """What is wrong with arguments for a tool; None where the tool is not known."""
@@ -22,14 +19,14 @@ CheckArguments: TypeAlias = Callable[[str, JsonObject], "list[str] | None"]
 
 async def pending_calls(store: Store, session_id: str) -> list[PendingApproval]:
     """What waits for a human in a session, oldest first."""
-    return pending_approvals(await store.load(session_id))
+    return pending_in(session_id, SessionState.of(visible_entries(await store.load(session_id))))
 
 
 async def record_decision(
     store: Store,
     session_id: str,
     tool_call_id: str,
-    action: str,
+    action: Decision,
     *,
     by: str,
     arguments: dict[str, Any] | None = None,
@@ -45,18 +42,15 @@ async def record_decision(
 
     Raises ``ApprovalInvalid`` when the call does not wait or the decision does not fit it,
     ``ApprovalExpired`` after its time, ``SessionBusy`` while other calls of the same message still run, or
-    while a run that is going elsewhere has the session: that run is not disturbed.
+    while a run elsewhere holds the session: that run is not disturbed.
     """
     clock, ids = clock or SystemClock(), ids or SystemIds()
     session = await Session.open(store, session_id, clock=clock, ids=ids, create=False)
     now = clock.now()
 
     def decision() -> ApprovalDecided:
-        state = RunState()
-        for entry in session.entries:
-            state.step(entry)
-        return make_decision(
-            state, tool_call_id, action, by=by, arguments=arguments, note=note, now=now, check=check
+        return decide_on(
+            session.state, tool_call_id, action, by=by, arguments=arguments, note=note, now=now, check=check
         )
 
     decision()  # what cannot be decided keeps nobody out
@@ -70,10 +64,10 @@ async def record_decision(
     return decided
 
 
-def make_decision(
-    state: RunState,
+def decide_on(
+    state: SessionState,
     tool_call_id: str,
-    action: str,
+    action: Decision,
     *,
     by: str,
     arguments: dict[str, Any] | None,
@@ -82,50 +76,38 @@ def make_decision(
     check: CheckArguments | None = None,
 ) -> ApprovalDecided:
     """The decision, after every check against where the run stands; raises as :func:`record_decision`."""
-    if action not in ACTIONS:
-        raise AgentError("ApprovalInvalid", f"{action!r} is not an action; say {', '.join(ACTIONS)}")
     call = state.calls.get(tool_call_id)
     if call is None or not call.awaits_human or call.requested is None:
         waiting = ", ".join(c.call.tool_call_id for c in state.awaiting) or "none"
         raise AgentError(
             "ApprovalInvalid", f"call {tool_call_id} does not wait for a decision; waiting: {waiting}"
         )
-    going = [
-        c.call.tool_call_id
-        for c in state.open_calls
-        if not c.awaits_human and (c.may_have_run or c.decided is None)
+    running = [
+        c.call.tool_call_id for c in state.open_calls if not c.waits and (c.may_have_run or c.decided is None)
     ]
-    if going:
-        # Whoever runs these expects to write next: a decision in between would cost it their results.
+    if running:
+        # The process that runs these writes next: a decision in between would cost it their results.
         raise AgentError(
             "SessionBusy",
-            f"{', '.join(going)} of the same message have no result yet; decide once the run waits, "
+            f"{', '.join(running)} of the same message have no result yet; decide once the run waits, "
             "or resume it first if its process is gone",
         )
-    decided = ApprovalDecided(
-        tool_call_id=tool_call_id,
-        digest=call.requested.digest,
-        action=action,  # pyright: ignore[reportArgumentType]
-        decided_by=by,
+    tool_name = call.requested.tool_name
+
+    def find_problems(given: JsonObject) -> list[str]:
+        problems = check(tool_name, given) if check is not None else None
+        if problems is not None:
+            return problems
+        spec = next((tool for tool in state.tools or () if tool.name == tool_name), None)
+        return check_schema(spec.parameter_schema, given) if spec is not None else []
+
+    return make_decision(
+        call.requested,
+        action,
+        by=by,
         arguments=arguments,
         note=note,
+        now=now,
+        session_id=call.asked_in,
+        check=find_problems,
     )
-    check_decision(call.requested, decided, now=now, session_id=call.asked_in)
-    if decided.arguments is not None:
-        _check_arguments(state, call.requested.tool_name, decided.arguments, check)
-    return decided
-
-
-def _check_arguments(
-    state: RunState, tool_name: str, arguments: JsonObject, check: CheckArguments | None
-) -> None:
-    problems = check(tool_name, arguments) if check is not None else None
-    if problems is None:
-        spec = next((tool for tool in state.tools or () if tool.name == tool_name), None)
-        problems = check_schema(spec.parameter_schema, arguments) if spec is not None else []
-    if problems:
-        raise AgentError(
-            "ApprovalInvalid",
-            f"these arguments do not fit {tool_name!r}: {'; '.join(problems)}. The call still waits: decide "
-            "again with arguments that fit",
-        )

@@ -6,8 +6,6 @@ from turnlog.contract import AgentError, Clock, IdSource, ModelCallFailed, RunEn
 from turnlog.history import Session, fork
 from turnlog.system import SystemClock, SystemIds
 
-from ._state import RunState
-
 
 async def fork_session(
     store: Store,
@@ -38,9 +36,7 @@ async def fork_session(
 
 def _leave_behind(branch: Session, source: str) -> None:
     """End the run in the branch, in the same write: nobody may ever find it open in two places."""
-    state = RunState()
-    for entry in (*branch.entries, *branch.staged):
-        state.step(entry)
+    state = branch.state
     if not state.is_open:
         return
     error = AgentError("RunAborted", f"the run stayed behind in session {source}").to_info()

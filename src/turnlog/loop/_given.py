@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
-from typing import Any, TypeVar
+from collections.abc import Iterable
+from typing import Any, TypeVar, cast
 
 from turnlog.contract import AgentError, RunInput, SpecificTool, Value, decode, encode, find_unjson
 from turnlog.history import Session
@@ -12,9 +12,6 @@ from turnlog.widgets import Widget
 
 T = TypeVar("T")
 V = TypeVar("V", bound=Value)
-
-_RESERVED = ("messages", "request_metadata", "system_prompt", "tool_specs")
-"""What a run puts into a model call itself."""
 
 _STORES = "memory:, jsonl:DIR, sqlite:FILE or postgresql://user@host/database"
 
@@ -38,6 +35,16 @@ def check_store(store: object) -> None:
 def check_list(name: str, given: object) -> None:
     if not isinstance(given, list | tuple | set | frozenset):
         raise _wrong(f"{name} is {_kind(given)}; pass a list, also for one")  # pyright: ignore[reportUnknownArgumentType]
+
+
+def check_names(name: str, given: object) -> None:
+    if given is None:
+        return
+    if isinstance(given, str):
+        raise _wrong(f"{name} is the text {given!r}; pass a list of tool names")
+    check_list(name, given)
+    for item in cast("Iterable[object]", given):
+        check_kind(name, item, str, "a list of tool names")
 
 
 def check_widgets(widgets: Iterable[Widget[Any]]) -> tuple[Widget[Any], ...]:
@@ -79,7 +86,7 @@ def check_named(session: Session, run: RunInput) -> None:
     """A session is named when it is made: a title that would not be kept is refused."""
     if not session.entries:
         if found := find_unjson(run.session_metadata or {}):
-            raise _wrong(f"session_metadata: {found}")
+            raise _wrong(f"metadata: {found}")
         return
     if run.title is not None and run.title != session.title:
         raise _wrong(
@@ -94,18 +101,11 @@ def check_named(session: Session, run: RunInput) -> None:
         )
 
 
-def check_params(params: Mapping[str, Any]) -> None:
-    if taken := [name for name in _RESERVED if name in params]:
-        raise _wrong(
-            f"{', '.join(taken)} cannot be given to a run, which sets it itself; say what you want to say as "
-            "the text, and who the agent is as instructions"
-        )
-
-
 def _kind(given: object) -> str:
     if given is None or isinstance(given, str):
         return repr(given) if given is None or len(given) < 40 else "a long text"
-    return f"a {type(given).__name__}"
+    name = type(given).__name__
+    return f"{'an' if name[0] in 'aeiou' else 'a'} {name}"
 
 
 def _wrong(message: str) -> AgentError:

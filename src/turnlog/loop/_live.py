@@ -1,18 +1,18 @@
-"""The doors to the live world: a model, its prices and its patience; a human; hooks and interruptions."""
+"""Live implementations of the runner's ports: the model, the human, hooks and interruptions."""
 
 from __future__ import annotations
 
 import asyncio
 import inspect
 import random
-from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
+from collections.abc import AsyncGenerator, Sequence
 from dataclasses import dataclass, field
-from typing import Any, TypeAlias
+from typing import Any
 
 import msgspec
 
-from turnlog.approvals import check_decision
-from turnlog.assembly import Assembled, MessageAssembler
+from turnlog.approvals import ApprovalHandler, Decision, check_decision, expired, make_decision
+from turnlog.assembly import MessageAssembler, MessageSnapshot
 from turnlog.contract import (
     AgentError,
     ApprovalDecided,
@@ -26,25 +26,18 @@ from turnlog.contract import (
     RetryPolicy,
     Store,
     StreamError,
+    is_empty_answer,
     scrub,
 )
-from turnlog.history import attach_images
+from turnlog.history import CallState, attach_images, may_hold_images
 from turnlog.models import Model
 from turnlog.observe import cost_of
 
-from ._abort import AbortScope, RunInterrupted
+from ._abort import AbortScope, RunInterrupted, inside
 from ._decide import plan_retry
-from ._doors import Collector, HookPoint, ModelCall, Outcome
-from ._facts import Fact
 from ._hooks import Hooks
 from ._model_phase import empty_output
-from ._state import CallState, may_hold_images
-
-ApprovalHandler: TypeAlias = Callable[
-    [ApprovalRequested], "ApprovalDecided | str | Awaitable[ApprovalDecided | str | None] | None"
-]
-"""Asked when a human is needed. Answers with an action (``"approve"``, ``"deny"``, ``"abort"``), a whole
-decision, or None to let the run go and decide later."""
+from ._ports import Collector, Fact, HookPoint, ModelCall, Outcome, Said
 
 
 class LiveModel:
@@ -106,6 +99,12 @@ class LiveCollector:
         self._target = target
         self.consume = self._assembler.consume
 
+    def snapshot(self) -> MessageSnapshot:
+        return self._assembler.snapshot()
+
+    def partial(self) -> str | None:
+        return self._assembler.snapshot().text or None
+
     def outcome(self, timestamp: str) -> Outcome:
         assembler = self._assembler
         target = (assembler.start.target if assembler.start else None) or self._target
@@ -114,9 +113,15 @@ class LiveCollector:
             cost = cost_of(target, usage)
             usage = assembler.usage = msgspec.structs.replace(usage, cost=cost)
         if assembler.error is not None:
-            return Outcome(error=error_of(assembler.error), shown=assembler.shown, usage=usage, target=target)
+            return Outcome(
+                error=error_of(assembler.error),
+                shown=assembler.shown,
+                partial=self.partial(),
+                usage=usage,
+                target=target,
+            )
         done = assembler.finish(timestamp)
-        if not done.message.text.strip() and not done.message.tool_calls and not _goes_on(done):
+        if is_empty_answer(done.message, done.finish_reason):
             return Outcome(
                 error=_nothing_said(done.finish_reason), shown=assembler.shown, usage=usage, target=target
             )
@@ -139,13 +144,6 @@ def error_of(error: StreamError) -> ErrorInfo:
     return found.to_info()
 
 
-def _goes_on(done: Assembled) -> bool:
-    """A paused turn may hold nothing but the provider's own blocks, which it wants back."""
-    return done.finish_reason == "pause" and any(
-        part.kind != "tool_result" and part.payload.provider_data is not None for part in done.message.parts
-    )
-
-
 def _nothing_said(finish_reason: str) -> ErrorInfo:
     if finish_reason == "content_filter":
         return AgentError("ModelContentFiltered", "the provider withheld the answer").to_info()
@@ -161,12 +159,13 @@ class LiveHuman:
     def __init__(self, handler: ApprovalHandler | None, clock: Clock) -> None:
         self._handler = handler
         self._clock = clock
-        self._asking: dict[str, asyncio.Future[ApprovalDecided | str | None]] = {}
+        self._asking: dict[str, asyncio.Future[ApprovalDecided | Decision | None]] = {}
 
     async def decide(self, calls: Sequence[CallState]) -> list[ApprovalDecided] | None:
         """Ask the handler, where there is one. What nobody decided in time is over without asking."""
-        decisions = [expired(call.requested) for call in calls if self._is_expired(call)]
-        waiting = [call for call in calls if not self._is_expired(call)]
+        ends = {call.call.tool_call_id: self._expired(call) for call in calls}
+        decisions = [end for end in ends.values() if end is not None]
+        waiting = [call for call in calls if ends[call.call.tool_call_id] is None]
         if self._handler is None:
             return decisions or None
         for call in waiting:
@@ -176,14 +175,17 @@ class LiveHuman:
                 continue  # decided elsewhere, before or while it was asked
             if given is None:
                 return _still_asked(calls, decisions) or None
-            decided = given if isinstance(given, ApprovalDecided) else _decision(call.requested, given)
-            check_decision(call.requested, decided, now=self._clock.now())
-            decisions.append(decided)
+            now = self._clock.now()
+            if isinstance(given, ApprovalDecided):
+                check_decision(call.requested, given, now=now)
+                decisions.append(given)
+            else:
+                decisions.append(make_decision(call.requested, given, by="handler", now=now))
         return _still_asked(calls, decisions)
 
     async def _ask(
         self, handler: ApprovalHandler, request: ApprovalRequested
-    ) -> ApprovalDecided | str | None:
+    ) -> ApprovalDecided | Decision | None:
         asked = asyncio.ensure_future(_asked(handler, request))
         task = asyncio.current_task()
         cancelling = task.cancelling() if task is not None else 0
@@ -202,12 +204,11 @@ class LiveHuman:
         if asked is not None:
             asked.cancel()
 
-    def _is_expired(self, call: CallState) -> bool:
-        limit = call.requested.expires_at if call.requested else None
-        return limit is not None and limit <= self._clock.now()
+    def _expired(self, call: CallState) -> ApprovalDecided | None:
+        return expired(call.requested, self._clock.now()) if call.requested is not None else None
 
 
-async def _asked(handler: ApprovalHandler, request: ApprovalRequested) -> ApprovalDecided | str | None:
+async def _asked(handler: ApprovalHandler, request: ApprovalRequested) -> ApprovalDecided | Decision | None:
     try:
         given = handler(request)
         return await given if inspect.isawaitable(given) else given
@@ -228,28 +229,11 @@ def _still_asked(calls: Sequence[CallState], decisions: list[ApprovalDecided]) -
     return [decided for decided in decisions if decided.tool_call_id in open_ids]
 
 
-def expired(requested: ApprovalRequested | None) -> ApprovalDecided:
-    assert requested is not None
-    return ApprovalDecided(
-        tool_call_id=requested.tool_call_id, digest=requested.digest, action="expire", decided_by="turnlog"
-    )
-
-
-def _decision(requested: ApprovalRequested, action: str) -> ApprovalDecided:
-    if action not in ("approve", "deny", "abort"):
-        raise AgentError(
-            "ApprovalInvalid", f"the approval handler said {action!r}; it may say approve, deny or abort"
-        )
-    return ApprovalDecided(
-        tool_call_id=requested.tool_call_id, digest=requested.digest, action=action, decided_by="handler"
-    )
-
-
 @dataclass(slots=True)
 class Steering:
-    """What was said to a run that is going, until it can take it in."""
+    """What was sent to a run in progress, until it can take it in."""
 
-    waiting: list[Message] = field(default_factory=list[Message])
+    waiting: list[Said] = field(default_factory=list[Said])
     facts: list[Fact] = field(default_factory=list[Fact])
     closed: bool = False
     paused: bool = False
@@ -263,7 +247,8 @@ class Steering:
 
 
 class LiveWorld:
-    def __init__(self, hooks: Hooks, scope: AbortScope, steering: Steering) -> None:
+    def __init__(self, session_id: str, hooks: Hooks, scope: AbortScope, steering: Steering) -> None:
+        self._session_id = session_id
         self._hooks = hooks
         self._steering = steering
         self.scope = scope
@@ -276,7 +261,7 @@ class LiveWorld:
         if self.scope.reason is not None:
             raise RunInterrupted(self.scope.reason)
 
-    def take_steering(self) -> list[Message]:
+    def take_steering(self) -> list[Said]:
         taken, self._steering.waiting = self._steering.waiting, []
         return taken
 
@@ -288,5 +273,9 @@ class LiveWorld:
 
     async def hook(self, point: HookPoint, *args: object) -> None:
         if self._hooks.has(point):
-            with self.scope:
-                await self._hooks.call(point, *args)
+            token = inside.set((*inside.get(), self._session_id))
+            try:
+                with self.scope:
+                    await self._hooks.call(point, *args)
+            finally:
+                inside.reset(token)

@@ -1,33 +1,27 @@
-"""The hall's part in what a model sees: grains and the LiveScreen at write time, folds when they are due."""
+"""The hall's part in what a model sees: the context manager asked at the right moments, with the screen and
+the hints of the moment."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from datetime import datetime
 
-from turnlog.context import (
-    FoldPlanner,
-    ModelContext,
-    WindowOf,
-    hints_section,
-    input_sections,
-    result_sections,
-)
+from turnlog.context import ContextBuildResult, ContextInput, ContextUpdateInput, ModelContext
 from turnlog.contract import (
     APPROVAL,
-    LIVE_SCREEN,
     Clock,
-    Fold,
+    EntryPayload,
     JsonObject,
     LevelOfDetailSections,
-    Message,
     ModelInvocationDescriptor,
-    Section,
+    ToolSpec,
 )
+from turnlog.history import CallState, SessionState
 from turnlog.tools import ToolAnswer
 
+from ._folds import Folds
+from ._ports import Said
 from ._recap import BackgroundRecap
-from ._state import CallState, RunState
-from ._warm import WarmSession
 
 CACHE_LIFETIME = 300.0
 """Seconds after which a provider's prompt cache is taken to be cold."""
@@ -36,39 +30,45 @@ CACHE_LIFETIME = 300.0
 class LiveContext:
     def __init__(
         self,
-        warm: WarmSession,
+        folds: Folds,
         clock: Clock,
         hints: JsonObject | None = None,
         recap: BackgroundRecap | None = None,
-        window_of: WindowOf | None = None,
     ) -> None:
-        self._warm = warm
+        self._folds = folds
         self._clock = clock
         self._hints = hints
         self._recap = recap
-        self._window_of = window_of
 
-    def fold_before(self, state: RunState, target: ModelInvocationDescriptor) -> Fold | None:
-        """A fold when the context is past its threshold; earlier at a turn's end or on a cold cache."""
-        planner = self._planner(target)
-        return planner.plan("threshold", cold=self._is_cold(state), turn_end=state.call_index == 0)
-
-    def fold_overflow(self, state: RunState, step: int, target: ModelInvocationDescriptor) -> Fold | None:
-        return self._planner(target).plan("overflow", overflow_step=step)
-
-    def _planner(self, target: ModelInvocationDescriptor) -> FoldPlanner:
-        return FoldPlanner(
-            self._warm.projection, target=target, window_of=self._window_of, screen=self._warm.host.screen
+    def build(
+        self, state: SessionState, target: ModelInvocationDescriptor, specs: Sequence[ToolSpec]
+    ) -> ContextBuildResult:
+        """Folds when the context is past its threshold; earlier at a turn's end or on a cold cache."""
+        return self._folds.context.build_context(
+            ContextInput(
+                target=target,
+                tool_specs=specs,
+                cold=self._is_cold(state),
+                turn_end=state.call_index == 0,
+                screen=self._folds.host.screen,
+            )
         )
+
+    def shrink(
+        self, state: SessionState, step: int, target: ModelInvocationDescriptor
+    ) -> Sequence[EntryPayload]:
+        updates = self._folds.context.compute_context_updates(
+            ContextUpdateInput(
+                target=target, overflow_hint=True, overflow_step=step, screen=self._folds.host.screen
+            )
+        )
+        return updates.entries_to_append
 
     def begin_recap(self, context: ModelContext, target: ModelInvocationDescriptor) -> None:
         if self._recap is not None:
-            self._recap.consider(context, self._planner(target).threshold())
+            self._recap.consider(context, target)
 
-    def screen(self) -> str | None:
-        return self._warm.host.screen()
-
-    def _is_cold(self, state: RunState) -> bool:
+    def _is_cold(self, state: SessionState) -> bool:
         if state.last_answer_at is None:
             return False
         try:
@@ -77,33 +77,31 @@ class LiveContext:
             return False
         return (now - then).total_seconds() > CACHE_LIFETIME
 
-    def input_sections(self, message: Message) -> LevelOfDetailSections | None:
-        return input_sections(self._warm.projection, message, added=self._added(screen=True))
+    def input_sections(self, said: Said) -> LevelOfDetailSections | None:
+        return self._folds.context.input_sections(
+            said.message,
+            summary=said.summary,
+            gist=said.gist,
+            sections=said.sections,
+            hints=self._new_hints(),
+            screen=self._folds.host.changes(),
+        )
 
     def result_sections(
         self, call: CallState, answer: ToolAnswer, *, closes: bool
     ) -> LevelOfDetailSections | None:
         changed = changed_by_human(call)
-        return result_sections(
-            self._warm.projection,
+        return self._folds.context.result_sections(
             answer.content,
             summary=answer.summary,
             gist=answer.gist,
-            added=[*([(APPROVAL, changed)] if changed else ()), *self._added(screen=closes)],
+            sections=[(APPROVAL, changed)] if changed else (),
+            hints=self._new_hints() if closes else None,
+            screen=self._folds.host.changes() if closes else None,
         )
 
-    def _added(self, *, screen: bool) -> list[Section]:
-        added: list[Section] = []
-        if not screen:
-            return added
-        if (hints := self._new_hints()) is not None:
-            added.append(hints)
-        if (changes := self._warm.host.changes()) is not None:
-            added.append((LIVE_SCREEN, changes))
-        return added
-
-    def _new_hints(self) -> Section | None:
-        return hints_section(self._warm.projection, self._hints)
+    def _new_hints(self) -> JsonObject | None:
+        return self._hints
 
 
 def changed_by_human(call: CallState) -> str | None:

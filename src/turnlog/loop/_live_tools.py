@@ -6,17 +6,20 @@ import asyncio
 import hashlib
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import msgspec
 
-from turnlog.approvals import ApprovalPolicy, check_decision, denial_text, policy_denial_text
+from turnlog.approvals import (
+    Approvals,
+    definition_hash,
+    denial_text,
+    is_approved,
+    policy_denial_text,
+)
 from turnlog.approvals import judge as judge_call
-from turnlog.context import preview_result
 from turnlog.contract import (
     READ_ARTIFACT,
-    RECALL,
     AgentError,
     Clock,
     JsonObject,
@@ -27,12 +30,13 @@ from turnlog.contract import (
     request_of,
     scrub,
 )
+from turnlog.history import CallState, SessionState
 from turnlog.observe import get_logger
 from turnlog.tools import AgentInfo, ToolAnswer, ToolContext, ToolExecutor, ToolRegistry
 
-from ._doors import Answer, Ask, Finished, Judgement, Progress, Start, ToolNews
+from ._abort import inside
+from ._ports import Answer, Ask, Finished, Judgement, Progress, Start, ToolNews
 from ._shared import SHARE, SessionShare
-from ._state import CallState, RunState
 
 get_logger("tools")  # the category that the executor writes tracebacks to
 
@@ -45,7 +49,7 @@ class ToolWorld:
     run_id: str
     store: Store
     clock: Clock
-    agent: Any = None
+    agent_name: str | None = None
     deps: Any = None
     runtime: Runtime | None = None
     sandbox: str | None = None
@@ -57,33 +61,26 @@ class LiveTools:
         self,
         registry: ToolRegistry,
         executor: ToolExecutor,
-        approval: ApprovalPolicy | None,
+        approvals: Approvals,
         world: ToolWorld,
-        *,
-        approval_ttl: float | None = None,
     ) -> None:
         self._registry = registry
         self._executor = executor
-        self._approval = approval
+        self._approvals = approvals
         self._world = world
         self._tasks: dict[str, tuple[CallState, asyncio.Task[ToolAnswer]]] = {}
         self._stopping = False
         self._news: asyncio.Queue[ToolNews] = asyncio.Queue()
-        self._approval_ttl = approval_ttl
 
-    def specs(self, state: RunState) -> list[ToolSpec]:
-        """What the run offers. Memory tools come with the first thing there is to bring back: a fold breaks
-        the wire anyway, so offering them then costs no cache."""
+    def specs(self, state: SessionState) -> list[ToolSpec]:
+        """What the run offers. It is the same from the first call on: a tool that came later would break the
+        provider's prompt cache."""
         started = state.started
         if started is None:
             return []
-        offered = self._registry.offered(started.tool_policy, started.allowed_tools, started.tool_order)
-        hidden = {RECALL} if not state.has_folds else set[str]()
-        if not state.has_artifacts:
-            hidden.add(READ_ARTIFACT)
-        return [spec for spec in offered if spec.name not in hidden]
+        return self._registry.offered(started.tool_policy, started.allowed_tools, started.tool_order)
 
-    async def judge(self, call: CallState, state: RunState) -> Judgement:
+    async def judge(self, call: CallState, state: SessionState) -> Judgement:
         request = _request(call)
         decided = call.decided
         if call.started is not None and decided is not None and decided.action in ("deny", "expire"):
@@ -99,31 +96,34 @@ class LiveTools:
             return Answer(ToolAnswer.denied(denial_text(call.requested, decided)))
         checked = self._executor.validate(request)
         if isinstance(checked, ToolAnswer):
-            return Answer(checked)
+            return Answer(self._with_warning(call, checked))
         assert state.started is not None
         if not self._is_approved(call):
-            verdict = judge_call(self._approval, request, tool, state.started.tool_policy)
+            verdict = judge_call(self._approvals.policy, request, tool, state.started.tool_policy)
             if verdict.action == "deny":
                 return Answer(ToolAnswer.denied(policy_denial_text(tool.name, verdict.reason)))
             if verdict.action == "ask":
-                return Ask(verdict.reason, self._world.sandbox, self._expiry())
+                return self._ask(call, verdict.reason)
         return Start(alone=not tool.concurrent)
 
     def _is_approved(self, call: CallState) -> bool:
         """Approved here, and for what would run. A fork takes the past along, but not what it allowed: that
         was to happen once."""
-        requested, decided = call.requested, call.decided
+        requested, decided, asked_in = call.requested, call.decided, call.asked_in
         if requested is None or decided is None or call.decided_in != self._world.session_id:
             return False
-        check_decision(requested, decided, session_id=call.asked_in)
-        return decided.action in ("approve", "modify")
+        definition = self._definition(requested.tool_name)
+        return is_approved(requested, decided, session_id=asked_in or "", definition=definition)
 
-    def _expiry(self) -> str | None:
-        if self._approval_ttl is None:
-            return None
-        return later(self._world.clock.now(), self._approval_ttl)
+    def _definition(self, tool_name: str) -> str | None:
+        tool = self._registry.get(tool_name)
+        return definition_hash(tool.spec) if tool is not None else None
 
-    def _refuse(self, request: ToolCallRequest, state: RunState, *, first: bool) -> Answer | None:
+    def _ask(self, call: CallState, reason: str | None) -> Ask:
+        expires_at = self._approvals.expires_at(self._world.clock.now())
+        return Ask(reason, self._world.sandbox, expires_at, self._definition(call.call.tool_name))
+
+    def _refuse(self, request: ToolCallRequest, state: SessionState, *, first: bool) -> Answer | None:
         started = state.started
         assert started is not None
         allowed = [spec.name for spec in self.specs(state)]
@@ -137,7 +137,7 @@ class LiveTools:
             return Answer(ToolAnswer.failed("ToolCallLimit", text))
         return None
 
-    async def recover(self, call: CallState, state: RunState) -> Judgement:
+    async def recover(self, call: CallState, state: SessionState) -> Judgement:
         """Never guess: run again only what is safe to run again, ask where there is somebody to ask."""
         request = _request(call)
         tool = self._registry.get(request.tool_name)
@@ -154,7 +154,7 @@ class LiveTools:
             reason = (
                 "it was running when the process stopped and may have taken effect; approve to run it again"
             )
-            return Ask(reason, self._world.sandbox, self._expiry())
+            return self._ask(call, reason)
         return Answer(ToolAnswer.unknown(request.tool_name))
 
     def start(self, call: CallState, key: str, attempt: int) -> None:
@@ -164,6 +164,7 @@ class LiveTools:
         task.add_done_callback(lambda task: self._tell(call, task))
 
     async def _run(self, call: CallState, key: str, attempt: int) -> ToolAnswer:
+        inside.set((*inside.get(), self._world.session_id))
         if self._world.share is not None:
             SHARE.set(self._world.share)  # in the context of this task, and of what it starts
         answer = await self._executor.execute(_request(call), self._context(call, key, attempt))
@@ -196,7 +197,7 @@ class LiveTools:
             return answer
         data = answer.artifact if answer.artifact is not None else answer.text.encode()
         handle = f"{READ_ARTIFACT} sha256-{hashlib.sha256(data).hexdigest()}"
-        preview = preview_result(share.warm.projection, data.decode("utf-8", "replace"), handle)
+        preview = share.folds.context.preview(data.decode("utf-8", "replace"), handle)
         if preview is None and answer.artifact is None:
             return answer
         name = await self._world.store.put_blob(data)
@@ -208,7 +209,7 @@ class LiveTools:
     def _cut(self, answer: ToolAnswer, why: str) -> ToolAnswer:
         lost = f"(the rest is lost: the store could not keep it: {why})"
         share = self._world.share
-        preview = preview_result(share.warm.projection, answer.text, lost) if share else None
+        preview = share.folds.context.preview(answer.text, lost) if share else None
         if preview is not None and not isinstance(answer.content, list):
             return replace(answer, content=preview, artifact=None)
         return replace(answer.noted(lost), artifact=None)
@@ -226,7 +227,7 @@ class LiveTools:
             tool_name=call.call.tool_name,
             idempotency_key=key,
             attempt=attempt,
-            agent=AgentInfo(getattr(world.agent, "name", None)),
+            agent=AgentInfo(world.agent_name),
             deps=world.deps,
             runtime=world.runtime,
             clock=world.clock,
@@ -237,7 +238,25 @@ class LiveTools:
         news = await self._news.get()
         if isinstance(news, Finished):
             self._tasks.pop(news.call.call.tool_call_id, None)
+            return Finished(news.call, self._with_warning(news.call, news.answer))
         return news
+
+    def _with_warning(self, call: CallState, answer: ToolAnswer) -> ToolAnswer:
+        """Tell the model when it makes a call again that failed with the same arguments before."""
+        share = self._world.share
+        if answer.status != "failed" or share is None:
+            return answer
+        state = share.folds.session.state
+        often, limit = (
+            state.failures_with(call),
+            state.started.limits.warn_repeated_failures if state.started else 0,
+        )
+        if not limit or often < limit:
+            return answer
+        return answer.noted(
+            f"[This call has now failed {often} times in a row with the same arguments. Do not repeat it: "
+            "change the arguments, use another tool, or answer with what you have.]"
+        )
 
     @property
     def running(self) -> int:
@@ -280,12 +299,6 @@ def _request(call: CallState) -> ToolCallRequest:
     if call.arguments is not call.call.arguments:
         return msgspec.structs.replace(request, arguments=call.arguments, parse_error=None)
     return request
-
-
-def later(moment: str, seconds: float) -> str:
-    """``moment`` plus ``seconds``, in the form a clock gives."""
-    then = datetime.fromisoformat(moment) + timedelta(seconds=seconds)
-    return then.astimezone(UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
 
 
 def _as_skipped(answer: ToolAnswer) -> ToolAnswer:

@@ -1,249 +1,309 @@
-"""The engine behind an agent: drives runs in the sessions it has open."""
+"""The engine behind an agent: opens sessions, starts runs and hands them to those who drive them."""
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator, Sequence
-from contextlib import aclosing
+from collections.abc import AsyncIterator, Sequence
 from typing import Any, Literal
 
-from turnlog.approvals import ApprovalPolicy
-from turnlog.context import ContextOptions
+import msgspec
+
+from turnlog.context import ContextManager, ProjectionContext
 from turnlog.contract import (
     AgentError,
     ApprovalDecided,
-    Clock,
+    Control,
     Entry,
-    IdSource,
     JsonObject,
-    Message,
-    RunEndedEvent,
     RunEvent,
     RunInput,
     RunResult,
-    Runtime,
-    Store,
     WidgetEvent,
     encode,
     find_unjson,
 )
-from turnlog.history import check_input
-from turnlog.models import Model
-from turnlog.tools import ToolExecutor, ToolRegistry
-from turnlog.widgets import Widget
+from turnlog.history import SessionState, check_input
+from turnlog.observe import get_logger
+from turnlog.tools import ToolResult, check_schema, render
 
-from ._abort import RunInterrupted
-from ._decisions import make_decision, record_decision
-from ._doors import Doors
+from ._control import Controls
+from ._decisions import decide_on, record_decision
+from ._events import replay_events
+from ._folds import Folds
 from ._given import check_kind
-from ._hooks import Hooks
-from ._lease import LEASE_TTL
-from ._live import ApprovalHandler, LiveHuman, LiveModel, LiveWorld
+from ._live import LiveHuman, LiveModel, LiveWorld
 from ._live_context import LiveContext
 from ._live_tools import LiveTools, ToolWorld
 from ._open_sessions import OpenRun, OpenSessions
+from ._owner import is_dead, work_of
+from ._parts import LoopParts, check_humans, take_message
+from ._ports import Ports, Said
 from ._recap import BackgroundRecap
 from ._runner import Runner
 from ._shared import SessionShare
-from ._state import RunState
-from ._warm import WarmSession
+from ._stream import Drive, RunStream
+
+for _category in ("history", "widgets"):
+    get_logger(_category)  # rooms that log without knowing how logs are shown
+
+_ANSWER_LIMIT = 64_000
+"""Bytes of an answer from outside that the model sees."""
+_SEND_PATIENCE = 2.0
+"""Seconds that a sender waits for its message to be in the log of a run elsewhere; then it is only queued."""
 
 
 class AgentLoop:
-    """Runs prepared inputs. Its parts are fixed at construction; it never sees a configuration."""
+    """Runs prepared inputs."""
 
-    def __init__(
-        self,
-        *,
-        model: Model,
-        store: Store,
-        registry: ToolRegistry,
-        executor: ToolExecutor,
-        approval: ApprovalPolicy | None = None,
-        on_approval: ApprovalHandler | None = None,
-        options: ContextOptions | None = None,
-        hooks: Hooks | None = None,
-        runtime: Runtime | None = None,
-        widgets: Sequence[Widget[Any]] = (),
-        clock: Clock,
-        ids: IdSource,
-        agent: Any = None,
-        approval_ttl: float | None = None,
-        recap: Model | None = None,
-        on_busy: Literal["refuse", "wait"] = "refuse",
-        lease_ttl: float = LEASE_TTL,
-    ) -> None:
-        self._model = model
-        self._store = store
-        self._registry = registry
-        self._executor = executor
-        self._approval = approval
-        self._on_approval = on_approval
-        self._hooks = hooks or Hooks()
-        self._runtime = runtime
-        self._widgets = tuple(widgets)
-        self._clock = clock
-        self._ids = ids
-        self._agent = agent
-        self._approval_ttl = approval_ttl
-        self._recap = recap
+    def __init__(self, parts: LoopParts) -> None:
+        self.parts = parts
         self.sessions = OpenSessions(
-            store,
-            clock=clock,
-            ids=ids,
-            options=options or ContextOptions(),
-            widgets=self._widgets,
-            on_busy=on_busy,
-            lease_ttl=lease_ttl,
+            parts.store,
+            clock=parts.clock,
+            ids=parts.ids,
+            context=parts.context or self._context,
+            widgets=parts.widgets,
+            observers=parts.observers,
+            options=parts.sessions,
+        )
+        self.controls = Controls(
+            parts.store, clock=parts.clock, ids=parts.ids, runs=self.sessions.runs, apply=self._apply
         )
 
-    async def run(self, run: RunInput) -> RunResult:
-        return await drain(self.run_stream(run))
+    def _context(self) -> ContextManager:
+        return ProjectionContext(self.parts.options, window_of=self.parts.model.window_of)
 
-    async def run_stream(
-        self, run: RunInput, *, instructions: str | None = None, after: int = 0
-    ) -> AsyncGenerator[RunEvent, None]:
+    # ── starting and driving ──
+
+    async def run(self, run: RunInput) -> RunResult[Any]:
+        """Run to the end and return what came of it, whatever that is."""
+        return await self.run_stream(run).result(check=False)
+
+    def run_stream(
+        self,
+        run: RunInput,
+        *,
+        said: Sequence[Said] = (),
+        instructions: str | None = None,
+        deps: Any = None,
+    ) -> RunStream[Any]:
+        """A run that its reader drives. Nothing happens before it is read or entered."""
+
+        async def open() -> Drive:
+            opened = await self.sessions.enter(run.session_id, run.run_id)
+            return await self._guarded(opened, self._start(opened, run, said, instructions, deps))
+
+        return RunStream(run.session_id, run.run_id, open, self.send)
+
+    def resume_stream(self, session_id: str, *, deps: Any = None) -> RunStream[Any]:
+        """The run that a crash, a pause or a wait for approval left open, driven by its reader. No events
+        come when no run is open."""
+
+        async def open() -> Drive | None:
+            # Claimed before it is opened: a session that a run here is writing must not be read into.
+            opened = await self.sessions.enter(session_id, f"resume of {session_id}")
+            opened.steering.closed = True
+            return await self._guarded(opened, self._take_over(opened, deps))
+
+        return RunStream(session_id, None, open, self.send)
+
+    async def submit(
+        self, run: RunInput, *, said: Sequence[Said] = (), instructions: str | None = None
+    ) -> None:
+        """Commit the first entries of a run and leave it open, for ``resume`` here or elsewhere to drive."""
         opened = await self.sessions.enter(run.session_id, run.run_id)
         try:
-            if not run.auto_create_session:
-                await self.sessions.open(opened, create=False)  # a claim would make it
-            await self.sessions.hold(opened)
-            warm = await self.sessions.open(opened, create=run.auto_create_session, named=run)
-            _check_humans(warm.state, run.session_id)
-            if instructions is not None and warm.state.system_prompt != instructions:
-                warm.step(warm.session.set_system_instruction(instructions))
-            async with aclosing(self._drive(opened, warm, run, after)) as events:
-                async for event in events:
-                    yield event
+            runner = await self._begin(opened, run, said, instructions, None)
+            await runner.flush()
+            runner.outbox.close()
         finally:
             await self.sessions.release(opened)
 
-    async def resume_stream(self, session_id: str, *, after: int = 0) -> AsyncGenerator[RunEvent, None]:
-        # Claimed before it is opened: a session that a run here is writing must not be read into.
-        opened = await self.sessions.enter(session_id, f"resume of {session_id}")
-        opened.steering.closed = True
+    async def _guarded(self, opened: OpenRun, work: Any) -> Any:
+        """``work``, and the session is free again when it fails or finds nothing to drive."""
         try:
-            warm = await self.sessions.open(opened, create=False)
-            if not warm.state.is_open:
-                return
-            # A process that crashed leaves its lease behind, and is not there to be waited for.
-            await self.sessions.hold(opened, "outlast")
-            warm = await self.sessions.open(opened, create=False)
-            run_id = warm.state.run_id
-            if run_id is None or not warm.state.is_open:
-                return
-            opened.run_id = run_id
-            opened.steering.closed = False
-            async with aclosing(self._drive(opened, warm, None, after)) as events:
-                async for event in events:
-                    yield event
-        finally:
+            drive = await work
+        except BaseException:
             await self.sessions.release(opened)
+            raise
+        if drive is None:
+            await self.sessions.release(opened)
+        return drive
 
-    async def _drive(
-        self, opened: OpenRun, warm: WarmSession, run: RunInput | None, after: int
-    ) -> AsyncGenerator[RunEvent, None]:
-        recap = None
-        if self._recap is not None:
-            recap = BackgroundRecap(self._recap, self._store, warm, opened.steering.tell)
-        hints = run.runtime_hints if run is not None else None
-        runner = self._runner(
-            opened,
-            warm,
-            LiveContext(warm, self._clock, hints, recap, self._model.window_of),
-        )
-        runner.record.count_on(after)
+    async def _start(
+        self, opened: OpenRun, run: RunInput, said: Sequence[Said], instructions: str | None, deps: Any
+    ) -> Drive:
+        runner = await self._begin(opened, run, said, instructions, deps)
+        return self._drive(opened, runner, run.loop_limits.max_run_duration_ms)
+
+    async def _begin(
+        self, opened: OpenRun, run: RunInput, said: Sequence[Said], instructions: str | None, deps: Any
+    ) -> Runner:
+        if not run.auto_create_session:
+            await self.sessions.open(opened, create=False)  # a claim would make it
+        await self.sessions.hold(opened)
+        folds = await self.sessions.open(opened, create=run.auto_create_session, named=run)
+        check_humans(folds.session.state, run.session_id)
+        if instructions is not None and folds.session.state.system_prompt != instructions:
+            folds.session.set_system_instruction(instructions)
+        runner = self._runner(opened, folds, run.runtime_hints, deps)
+        runner.begin(run, said)
+        return runner
+
+    async def _take_over(self, opened: OpenRun, deps: Any) -> Drive | None:
+        folds = await self.sessions.open(opened, create=False)
+        if not folds.session.state.is_open:
+            return None
+        # A process that crashed leaves its lease behind, and is not there to be waited for.
+        await self.sessions.hold(opened, "outlast")
+        folds = await self.sessions.open(opened, create=False)
+        state = folds.session.state
+        if state.run_id is None or not state.is_open:
+            return None
+        opened.run_id = state.run_id
+        opened.steering.closed = False
+        runner = self._runner(opened, folds, None, deps)
         opened.runner = runner
-        watchdog = self._watch(opened, warm, run)
-        hooked = bool(self._hooks.on_event)
-        try:
-            async with aclosing(runner.stream(run)) as events:
-                async for event in events:
-                    if hooked:
-                        await self._tell(event, opened)
-                    yield event
-        finally:
-            if watchdog is not None:
-                watchdog.cancel()
-            if recap is not None:
-                await recap.stop()
+        await self.controls.look(opened.session_id)  # messages sent while nobody drove it
+        runner.take_over()
+        limits = state.started.limits if state.started is not None else None
+        return self._drive(opened, runner, limits.max_run_duration_ms if limits is not None else None)
 
-    async def _tell(self, event: RunEvent, opened: OpenRun) -> None:
-        try:
-            if opened.scope.reason is None:
-                with opened.scope:
-                    await self._hooks.event(event)
-            else:
-                await self._hooks.event(event)  # how it ends is for watchers to hear, too
-        except RunInterrupted:
-            pass  # the run finds out at its next step
-        except AgentError as error:
-            opened.scope.request(error)
-
-    def _runner(self, opened: OpenRun, warm: WarmSession, context: LiveContext) -> Runner:
+    def _runner(self, opened: OpenRun, folds: Folds, hints: JsonObject | None, deps: Any) -> Runner:
+        parts = self.parts
+        recap = None
+        if parts.recap is not None:
+            recap = BackgroundRecap(parts.recap, parts.store, folds, opened.steering.tell)
+        opened.recap = recap
         world = ToolWorld(
             session_id=opened.session_id,
             run_id=opened.run_id,
-            store=self._store,
-            clock=self._clock,
-            agent=self._agent,
-            runtime=self._runtime,
-            share=SessionShare(warm, self._store),
+            store=parts.store,
+            clock=parts.clock,
+            runtime=parts.runtime,
+            agent_name=parts.agent_name,
+            deps=deps,
+            share=SessionShare(folds, parts.store),
         )
-        doors = Doors(
-            model=LiveModel(self._model, self._store, self._clock),
-            tools=LiveTools(
-                self._registry, self._executor, self._approval, world, approval_ttl=self._approval_ttl
-            ),
-            human=LiveHuman(self._on_approval, self._clock),
-            context=context,
-            world=LiveWorld(self._hooks, opened.scope, opened.steering),
+        ports = Ports(
+            model=LiveModel(parts.model, parts.store, parts.clock),
+            tools=LiveTools(parts.registry, parts.executor, parts.approvals, world),
+            human=LiveHuman(parts.approvals.handler, parts.clock),
+            context=LiveContext(folds, parts.clock, hints, recap),
+            world=LiveWorld(opened.session_id, parts.hooks, opened.scope, opened.steering),
         )
-        return Runner(warm, doors, self._clock, opened.run_id)
+        return Runner(folds.session, ports, parts.clock, opened.run_id, widgets=parts.widgets)
 
-    def _watch(self, opened: OpenRun, warm: WarmSession, run: RunInput | None) -> asyncio.Task[None] | None:
-        limits = run.loop_limits if run is not None else warm.state.started and warm.state.started.limits
-        if not limits or limits.max_run_duration_ms is None:
-            return None
-        limit = limits.max_run_duration_ms
+    def _drive(self, opened: OpenRun, runner: Runner, limit_ms: int | None) -> Drive:
+        opened.runner = runner
+        self.controls.watch()
+        watchdog = self._watch(opened, limit_ms) if limit_ms is not None else None
 
+        async def release() -> None:
+            runner.outbox.close()
+            if watchdog is not None:
+                watchdog.cancel()
+            try:
+                if opened.recap is not None:
+                    await opened.recap.stop()
+            finally:
+                await self.sessions.release(opened)
+                self.controls.rest()
+
+        return Drive(opened, runner, self.parts.hooks, release)
+
+    def _watch(self, opened: OpenRun, limit_ms: int) -> asyncio.Task[None]:
         async def wait() -> None:
-            await self._clock.sleep(limit / 1000)
+            await self.parts.clock.sleep(limit_ms / 1000)
             opened.scope.request(
                 AgentError(
                     "RunTimeout",
-                    f"the run took longer than {limit} ms; raise LoopLimits.max_run_duration_ms",
+                    f"the run took longer than {limit_ms} ms; raise LoopLimits.max_run_duration_ms",
                 )
             )
 
         return asyncio.create_task(wait(), name=f"turnlog watchdog {opened.run_id}")
 
+    async def close(self) -> None:
+        """End the runs of this process as aborted, and refuse new ones."""
+        self.sessions.closed = True
+        error = AgentError("RunAborted", "the agent was closed")
+        for opened in list(self.sessions.runs.values()):
+            opened.scope.request(error)
+            if opened.home is asyncio.get_running_loop() and opened.close is not None:
+                await opened.close()
+
+    async def delete(self, session_id: str, forks: Literal["refuse", "delete"]) -> None:
+        opened = await self.sessions.enter(session_id, f"deletion of {session_id}")
+        opened.steering.closed = True
+        try:
+            if await self.parts.store.tail(session_id) is None:
+                raise AgentError("SessionNotFound", f"there is no session {session_id}")
+            await self.sessions.hold(opened, "outlast")
+            self.sessions.kept.pop(session_id, None)
+            lease = opened.held.lease if opened.held is not None else None
+            await self.parts.store.delete_session(session_id, forks=forks, lease=lease)
+        finally:
+            await self.sessions.release(opened)
+
+    # ── watching ──
+
+    async def events(self, session_id: str, after: int = 0) -> AsyncIterator[RunEvent]:
+        """Events of a session with numbers above ``after``: from the log what is over, and as it happens
+        what a run here does, until no run is in progress."""
+        while True:
+            opened = self.sessions.runs.get(session_id)
+            first = opened.hub.first if opened is not None else None
+            entries: list[Entry] = []
+            if first is None or first > after + 1:
+                entries = await self._load(session_id, required=opened is None)
+                first = opened.hub.first if opened is not None else None
+            for event in replay_events(entries, after):
+                if first is not None and event.seq >= first:
+                    break
+                after = event.seq
+                yield event
+            if opened is None:
+                return
+            async for event in opened.hub.events(after):
+                after = event.seq
+                yield event
+
+    async def _load(self, session_id: str, *, required: bool) -> list[Entry]:
+        try:
+            return await self.parts.store.load(session_id)
+        except AgentError as error:
+            if error.code != "SessionNotFound" or required:
+                raise
+            return []  # its first entries are not committed yet
+
     # ── widgets, from outside ──
 
     async def append_widget_event(self, session_id: str, event: WidgetEvent) -> Entry | None:
         self._check_event(event)
-        going = self.sessions.runs.get(session_id)
-        if going is not None:
+        running = self.sessions.runs.get(session_id)
+        if running is not None:
             # One writer: the run takes it in between two steps, or leaves it for when it is over.
-            going.steering.tell(event)
+            running.steering.tell(event)
             return None
         opened = await self.sessions.enter(session_id, f"event for {session_id}")
         opened.steering.closed = True
         try:
             await self.sessions.hold(opened)
-            warm = await self.sessions.open(opened, create=True)
-            if warm.state.is_open and warm.state.status != "awaiting_human":
+            folds = await self.sessions.open(opened, create=True)
+            state = folds.session.state
+            if state.is_open and state.status not in ("awaiting_human", "paused"):
                 raise AgentError(
                     "SessionBusy",
-                    f"run {warm.state.run_id} is open in session {session_id} and does not go here; where it "
-                    "goes, its own agent takes the event; where it crashed, resume it first",
+                    f"run {state.run_id} is open in session {session_id} and not driven here; "
+                    "send the event where it runs, or resume the run first if its process is gone",
                 )
-            return (await self.sessions.append_facts(warm, [event]))[-1]
+            return (await self.sessions.append_facts(folds, [event]))[-1]
         finally:
             await self.sessions.release(opened)
 
     def _check_event(self, event: WidgetEvent) -> None:
-        names = [widget.name for widget in self._widgets]
+        names = [widget.name for widget in self.parts.widgets]
         if event.widget not in names:
             raise AgentError(
                 "ConfigInvalid",
@@ -259,98 +319,234 @@ class AgentLoop:
         self,
         session_id: str,
         tool_call_id: str,
-        action: str,
+        action: Any,
         *,
         by: str,
         arguments: dict[str, Any] | None = None,
         note: str | None = None,
     ) -> ApprovalDecided:
-        """As ``record_decision``; a run that is going here takes the decision up itself."""
+        """As ``record_decision``; a run in progress, here or in another process, takes it up itself."""
         check_kind("session", session_id, str, "its name, as text")
-        going = self.sessions.runs.get(session_id)
-        if going is None or going.runner is None or going.home is not asyncio.get_running_loop():
-            return await record_decision(
-                self._store,
-                session_id,
-                tool_call_id,
-                action,
-                by=by,
-                arguments=arguments,
-                note=note,
-                clock=self._clock,
-                ids=self._ids,
-                check=self._find_problems,
-            )
-        decided = make_decision(
-            going.runner.state,
+        running = self._run_here(session_id)
+        if running is not None and running.runner is not None:
+            return await self._decide_here(running.runner, tool_call_id, action, by, arguments, note)
+        if await self._is_driven(session_id):
+            data = {"call": tool_call_id, "action": action, "by": by, "arguments": arguments, "note": note}
+            answer = await self.controls.request(session_id, "decide", data)
+            return msgspec.convert(answer["decided"], ApprovalDecided)
+        return await record_decision(
+            self.parts.store,
+            session_id,
             tool_call_id,
             action,
             by=by,
             arguments=arguments,
             note=note,
-            now=self._clock.now(),
+            clock=self.parts.clock,
+            ids=self.parts.ids,
             check=self._find_problems,
         )
-        await going.runner.take_decision(decided)
+
+    async def _decide_here(
+        self,
+        runner: Runner,
+        tool_call_id: str,
+        action: Any,
+        by: str,
+        arguments: dict[str, Any] | None,
+        note: str | None,
+    ) -> ApprovalDecided:
+        decided = decide_on(
+            runner.session.state,
+            tool_call_id,
+            action,
+            by=by,
+            arguments=arguments,
+            note=note,
+            now=self.parts.clock.now(),
+            check=self._find_problems,
+        )
+        await runner.take_decision(decided)
         return decided
 
     def _find_problems(self, tool_name: str, arguments: JsonObject) -> list[str] | None:
-        tool = self._registry.get(tool_name)
+        tool = self.parts.registry.get(tool_name)
         return tool.bind(arguments).problems if tool is not None else None
 
-    # ── while a run goes ──
+    # ── answers that come later ──
 
-    def abort(self, run_id: str, reason: str) -> bool:
-        opened = self.sessions.find(run_id)
-        if opened is None:
-            return False
-        opened.scope.request(AgentError("RunAborted", reason))
-        return True
+    async def answer(
+        self, session_id: str, call_id: str, content: object, *, is_error: bool, by: str | None
+    ) -> None:
+        running = self._run_here(session_id)
+        if running is not None and running.runner is not None:
+            await self._answer_here(running.runner, call_id, content, is_error, by)
+            return
+        if await self._is_driven(session_id):
+            data = {"call": call_id, "content": content, "is_error": is_error, "by": by}
+            await self.controls.request(session_id, "answer", data)
+            return
+        opened = await self.sessions.enter(session_id, f"answer for {session_id}")
+        try:
+            runner = await self._open_run(opened, None)
+            if runner is None:
+                raise AgentError(
+                    "InvalidEntry", f"no run is open in session {session_id} that waits for answers"
+                )
+            await self._answer_here(runner, call_id, content, is_error, by)
+            runner.outbox.close()
+        finally:
+            await self.sessions.release(opened)
 
-    def pause(self, run_id: str) -> bool:
-        opened = self.sessions.find(run_id)
-        if opened is None:
-            return False
-        opened.steering.paused = True
-        return True
+    async def _answer_here(
+        self, runner: Runner, call_id: str, content: object, is_error: bool, by: str | None
+    ) -> None:
+        state = runner.session.state
+        call = state.calls.get(call_id)
+        if call is None or call.deferred is None or call.answered:
+            waiting = [each.call.tool_call_id for each in state.open_calls if each.deferred is not None]
+            raise AgentError(
+                "InvalidEntry",
+                f"call {call_id} does not wait for an answer; waiting: {', '.join(waiting) or 'none'}",
+            )
+        schema = call.deferred.answer_schema
+        if schema is not None and not is_error and (problems := check_schema(schema, content)):
+            raise AgentError(
+                "InvalidEntry",
+                f"this answer does not fit what was asked for: {'; '.join(problems)}; the call still waits",
+            )
+        answer = render(ToolResult(content=content, is_error=is_error), _ANSWER_LIMIT)
+        await runner.take_answer(call, answer, by)
 
-    def steer(self, session_id: str, message: Message) -> None:
+    # ── control ──
+
+    async def abort(self, session_id: str, run_id: str | None, reason: str) -> bool:
+        """End the open run of a session, wherever it is driven; False when none is open."""
+        error = AgentError("RunAborted", reason)
+        opened = self.sessions.runs.get(session_id)
+        if opened is not None and run_id in (None, opened.run_id):
+            opened.scope.request(error)
+            return True
+        if await self._is_driven(session_id):
+            await self.controls.request(session_id, "abort", {"reason": reason, "run": run_id})
+            return True
+        return await self._end_open(session_id, run_id, error)
+
+    async def pause(self, session_id: str, run_id: str | None) -> bool:
+        """Let the open run of a session go before its next step; False when none is open."""
+        opened = self.sessions.runs.get(session_id)
+        if opened is not None and run_id in (None, opened.run_id):
+            opened.steering.paused = True
+            return True
+        if await self._is_driven(session_id):
+            await self.controls.request(session_id, "pause", {"run": run_id})
+            return True
+        return await self._pause_open(session_id, run_id)
+
+    async def send(self, session_id: str, said: Said) -> None:
+        """Add a message to the open run of a session, wherever it is driven.
+
+        A run that waits for a human, or was paused, takes it in when it is resumed. Raises
+        ``SessionNotFound`` when no run is open."""
         check_kind("session", session_id, str, "its name, as text")
-        check_input(message)
-        encode(message)  # what cannot be written would fail the run, and not the one who said it
+        check_input(said.message)
+        # What cannot be written would fail the run, and not the sender.
+        data: JsonObject = {"said": msgspec.json.decode(encode(said))}
         opened = self.sessions.runs.get(session_id)
         if opened is not None and not opened.steering.closed:
-            opened.steering.waiting.append(message)
+            opened.steering.waiting.append(said)
             return
-        raise AgentError(
-            "SessionNotFound", f"no run is going in session {session_id} here; start one with Agent.run"
+        tail = await self.parts.store.tail(session_id)
+        state = SessionState.of(await self.parts.store.load(session_id)) if tail is not None else None
+        if state is None or not state.is_open:
+            raise AgentError(
+                "SessionNotFound", f"no run is in progress in session {session_id}; start one with Agent.run"
+            )
+        control_id = await self.controls.post(session_id, "send", data)
+        if await self._is_driven(session_id):
+            await self.controls.wait(control_id, _SEND_PATIENCE)
+
+    def _run_here(self, session_id: str) -> OpenRun | None:
+        """The session's run, if this event loop drives it."""
+        opened = self.sessions.runs.get(session_id)
+        return opened if opened is not None and opened.home is asyncio.get_running_loop() else None
+
+    async def _is_driven(self, session_id: str) -> bool:
+        """Whether a live process holds the session to run it."""
+        holder = await self.parts.store.holder(session_id)
+        return holder is not None and work_of(holder.owner) == "run" and not is_dead(holder.owner)
+
+    async def _end_open(self, session_id: str, run_id: str | None, error: AgentError) -> bool:
+        opened = await self.sessions.enter(session_id, f"abort of {session_id}")
+        try:
+            runner = await self._open_run(opened, run_id)
+            if runner is None:
+                return False
+            await runner.settle(error)
+            runner.outbox.close()
+            return True
+        finally:
+            await self.sessions.release(opened)
+
+    async def _pause_open(self, session_id: str, run_id: str | None) -> bool:
+        opened = await self.sessions.enter(session_id, f"pause of {session_id}")
+        try:
+            runner = await self._open_run(opened, run_id)
+            if runner is None:
+                return False
+            if not runner.session.state.paused:
+                runner.session.pause_run()
+                await runner.session.commit()
+            runner.outbox.close()
+            return True
+        finally:
+            await self.sessions.release(opened)
+
+    async def _open_run(self, opened: OpenRun, run_id: str | None) -> Runner | None:
+        """The runner of a run that nobody drives; None when no such run is open."""
+        opened.steering.closed = True
+        if await self.parts.store.tail(opened.session_id) is None:
+            return None
+        await self.sessions.hold(opened, "outlast")
+        folds = await self.sessions.open(opened, create=False)
+        state = folds.session.state
+        if state.run_id is None or not state.is_open or run_id not in (None, state.run_id):
+            return None
+        opened.run_id = state.run_id
+        runner = self._runner(opened, folds, None, None)
+        runner.take_over()
+        return runner
+
+    async def find_session(self, run_id: str) -> str | None:
+        """The session in which a run is open, here or elsewhere."""
+        if (opened := self.sessions.find(run_id)) is not None:
+            return opened.session_id
+        return next(
+            (info.session_id for info in await self.parts.store.sessions() if info.run_id == run_id), None
         )
 
-
-def _check_humans(state: RunState, session_id: str) -> None:
-    """A new run ends one that was left open, but never what a human was asked or has decided."""
-    if state.status == "awaiting_human":
-        waiting, words = state.awaiting, ("waits for a decision on", "decide it and resume, or abort it")
-    elif state.is_open and (due := [call for call in state.open_calls if call.is_due]):
-        waiting, words = (
-            due,
-            (
-                "has yet to run what was approved,",
-                f"resume it first (Agent.resume, or turnlog chat --session {session_id})",
-            ),
-        )
-    else:
-        return
-    names = ", ".join(call.call.tool_call_id for call in waiting)
-    raise AgentError("SessionBusy", f"session {session_id} {words[0]} {names}; {words[1]}")
-
-
-async def drain(events: AsyncGenerator[RunEvent, None]) -> RunResult:
-    """Run a stream to its end for its result alone."""
-    result: RunResult | None = None
-    async with aclosing(events):
-        async for event in events:
-            if isinstance(event, RunEndedEvent):
-                result = event.payload.result
-    assert result is not None
-    return result
+    async def _apply(self, opened: OpenRun, control: Control) -> JsonObject | None:
+        """Take in a request of another process; None when its answer has to wait."""
+        data, runner = control.data, opened.runner
+        assert runner is not None
+        if data.get("run") not in (None, opened.run_id):
+            raise AgentError(
+                "SessionNotFound", f"run {data['run']} is not in progress in {opened.session_id}"
+            )
+        match control.kind:
+            case "abort":
+                opened.scope.request(AgentError("RunAborted", str(data.get("reason"))))
+            case "pause":
+                opened.steering.paused = True
+            case "decide":
+                decided = await self._decide_here(
+                    runner, data["call"], data["action"], data["by"], data.get("arguments"), data.get("note")
+                )
+                return {"decided": msgspec.to_builtins(decided)}
+            case "send":
+                return take_message(opened, runner.session, control)
+            case "event":
+                opened.steering.tell(msgspec.convert(data, WidgetEvent))
+            case "answer":
+                await self._answer_here(runner, data["call"], data["content"], data["is_error"], data["by"])
+        return {}

@@ -1,93 +1,148 @@
-"""The sessions that an agent has open: who runs in each, its lease, and its folds kept warm."""
+"""The sessions that an agent has open: one run at a time in each, over all processes, and those used last
+kept in memory, in step with their logs."""
 
 from __future__ import annotations
 
 import asyncio
+import threading
 from collections import OrderedDict
-from collections.abc import Sequence
+from collections.abc import Awaitable, Callable, Sequence
+from concurrent.futures import Future
+from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
-from turnlog.context import ContextOptions
-from turnlog.contract import AgentError, Clock, Entry, IdSource, Message, PurgeEntry, RunInput, Store
+from turnlog.context import ContextManager
+from turnlog.contract import AgentError, Clock, Entry, IdSource, Observer, PurgeEntry, RunInput, Store
 from turnlog.history import Session
 from turnlog.observe import get_logger
 from turnlog.system import SystemClock
 from turnlog.widgets import Widget
 
-from ._abort import AbortScope, RunInterrupted
-from ._facts import Fact, append_fact
+from ._abort import AbortScope, RunInterrupted, inside
+from ._folds import Folds
 from ._given import check_kind, check_named
-from ._lease import OnBusy, SessionLease, check_writing
+from ._hub import Hub
+from ._lease import LEASE_TTL, OnBusy, SessionLease, check_writing
 from ._live import Steering
+from ._ports import Fact, Said, append_fact
+from ._recap import BackgroundRecap
 from ._runner import Runner
-from ._warm import WarmSession
 
-_WARM_SESSIONS = 64
-_log = get_logger("loop")
 _REAL_TIME = SystemClock()
-"""Leases are kept against other processes, whatever clock this one goes by; a simulation has one for all."""
+_KEPT_SESSIONS = 1_000
+_KEPT_ENTRIES = 200_000
+"""How much is kept in memory between runs: sessions, and entries over all of them."""
+_UNREAD = 10.0
+"""Seconds that a stream may go unread before a run that waits behind it gives up."""
+
+_log = get_logger("loop")
 
 
-@dataclass(slots=True)
+@dataclass(frozen=True, kw_only=True)
+class SessionOptions:
+    """How an agent takes sessions. A session where another run is in progress, here or in another process, is
+    refused as ``SessionBusy``, or waited for with ``on_busy="wait"``. ``lease_ttl`` is how many seconds a
+    session stays closed to other machines after its process died."""
+
+    on_busy: Literal["refuse", "wait"] = "refuse"
+    lease_ttl: float = LEASE_TTL
+
+
+@dataclass(slots=True, eq=False)
 class OpenRun:
+    """A run of this process, from the moment it is in line until its session is free again."""
+
     run_id: str
     session_id: str
     scope: AbortScope = field(default_factory=AbortScope)
     steering: Steering = field(default_factory=Steering)
+    hub: Hub = field(default_factory=Hub)
     held: SessionLease | None = None
     runner: Runner | None = None
+    recap: BackgroundRecap | None = None
+    close: Callable[[], Awaitable[None]] | None = None
+    """Ends the run when nobody is reading its stream."""
     home: asyncio.AbstractEventLoop = field(default_factory=asyncio.get_running_loop)
-    over: asyncio.Event = field(default_factory=asyncio.Event)
+    over: Future[None] = field(default_factory=Future[None])
+    leaving: bool = False
+    """Its stream was dropped and is being closed."""
+    unread_since: float | None = None
+    """When its stream's reader last left it alone; None while it is read."""
 
 
 class OpenSessions:
-    """One run at a time in a session, over all processes; the newest sessions stay in memory, in step with
-    their logs."""
-
     def __init__(
         self,
         store: Store,
         *,
         clock: Clock,
         ids: IdSource,
-        options: ContextOptions,
+        context: Callable[[], ContextManager],
         widgets: Sequence[Widget[Any]],
-        on_busy: Literal["refuse", "wait"],
-        lease_ttl: float,
+        observers: Sequence[Observer],
+        options: SessionOptions,
     ) -> None:
         self._store = store
         self._clock = clock
         self._ids = ids
-        self._options = options
+        self._context = context
         self._widgets = widgets
-        self._on_busy: Literal["refuse", "wait"] = on_busy
-        self._lease_ttl = check_writing(on_busy, lease_ttl)
+        self._observers = observers
+        self._on_busy = options.on_busy
+        self._lease_ttl = check_writing(options.on_busy, options.lease_ttl)
+        self._lock = threading.Lock()
         self.lease_clock: Clock = _REAL_TIME
-        self.warm: OrderedDict[str, WarmSession] = OrderedDict()
-        self.runs: dict[str, OpenRun] = {}  # by session: forks share run ids with what they come from
-        self.unheard: dict[str, list[Message]] = {}
+        self.kept: OrderedDict[str, Folds] = OrderedDict()
+        self.runs: dict[str, OpenRun] = {}  # by session: forks share run ids with their parents
+        self.unheard: dict[str, list[Said]] = {}
         self.untold: dict[str, list[Fact]] = {}
+        self.closed = False
 
     async def enter(self, session_id: str, run_id: str) -> OpenRun:
         """One run at a time here, in the order they came; ``hold`` then sees to all other processes."""
         check_kind("session", session_id, str, "its name, as text")
-        while (other := self.runs.get(session_id)) is not None:
-            if other.home.is_closed():  # it stopped in its tracks, and nobody is left to say so
-                del self.runs[session_id]
-                self.warm.pop(session_id, None)
-                break
-            if self._on_busy != "wait":
+        while True:
+            with self._lock:
+                if self.closed:
+                    raise AgentError("ConfigInvalid", "this agent was closed; make another to run on")
+                other = self.runs.get(session_id)
+                if other is not None and other.home.is_closed():
+                    # Its event loop stopped under it, and it can neither go on nor end.
+                    self.kept.pop(session_id, None)
+                    other = None
+                if other is None:
+                    opened = self.runs[session_id] = OpenRun(run_id, session_id)
+                    opened.steering.waiting = self.unheard.pop(session_id, [])
+                    opened.steering.facts = self.untold.pop(session_id, [])
+                    return opened
+            await self._wait_for(other)
+
+    async def _wait_for(self, other: OpenRun) -> None:
+        if other.session_id in inside.get():
+            raise AgentError(
+                "SessionBusy",
+                f"this code runs for session {other.session_id}, inside run {other.run_id}, and would wait "
+                "for itself; use another session here",
+                retryable=False,
+            )
+        if self._on_busy != "wait" and not other.leaving:
+            raise AgentError(
+                "SessionBusy",
+                f"run {other.run_id} is in progress in session {other.session_id}; wait for it, abort it, "
+                "send it the message with Agent.send, or give the agent on_busy='wait'",
+            )
+        while not other.over.done() and not other.home.is_closed():
+            done = asyncio.wrap_future(other.over)
+            with suppress(TimeoutError):
+                await asyncio.wait_for(asyncio.shield(done), 0.5)
+            unread = other.unread_since
+            if unread is not None and _REAL_TIME.monotonic() - unread > _UNREAD:
                 raise AgentError(
                     "SessionBusy",
-                    f"run {other.run_id} is going in session {session_id}; wait for it, abort it, send it "
-                    "the message with Agent.send, or give the agent on_busy='wait'",
+                    f"the stream of run {other.run_id} in session {other.session_id} is open and nobody "
+                    "reads it; read it to its end, leave its 'async with' block, or abort the run",
                 )
-            await other.over.wait()
-        opened = self.runs[session_id] = OpenRun(run_id, session_id)
-        opened.steering.waiting = self.unheard.pop(session_id, [])
-        opened.steering.facts = self.untold.pop(session_id, [])
-        return opened
 
     def find(self, run_id: str) -> OpenRun | None:
         return next((run for run in self.runs.values() if run.run_id == run_id), None)
@@ -96,7 +151,7 @@ class OpenSessions:
         """Become the session's writer. What is read from here on, nobody else changes."""
         held = self._lease_of(opened, "wait" if self._on_busy == "wait" else on_busy)
         try:
-            with opened.scope:  # who waits in line can be aborted
+            with opened.scope:  # a run that waits in line can be aborted
                 await held.__aenter__()
         except RunInterrupted as stop:
             raise stop.error from None
@@ -112,12 +167,12 @@ class OpenSessions:
             on_lost=opened.scope.request,
         )
 
-    async def open(self, opened: OpenRun, *, create: bool, named: RunInput | None = None) -> WarmSession:
+    async def open(self, opened: OpenRun, *, create: bool, named: RunInput | None = None) -> Folds:
         """The session in step with its log; ``named`` gives a new one its title and metadata."""
         session_id = opened.session_id
-        warm = self.warm.pop(session_id, None)  # back when it is in step with the log
-        fresh = await warm.session.refresh() if warm is not None else []
-        if warm is None or any(isinstance(entry, PurgeEntry) for entry in fresh):
+        folds = self.kept.pop(session_id, None)  # back when it is in step with the log
+        fresh = await folds.session.refresh() if folds is not None else []
+        if folds is None or any(isinstance(entry, PurgeEntry) for entry in fresh):
             # What was erased from the store is not kept in memory either.
             session = await Session.open(
                 self._store,
@@ -128,53 +183,61 @@ class OpenSessions:
                 title=named.title if named is not None else None,
                 metadata=named.session_metadata if named is not None else None,
             )
-            warm = WarmSession(session, self._options, self._widgets)
-            warm.catch_up()
-        else:
-            for entry in fresh:
-                warm.step(entry)
+            session.observers = self._observers
+            folds = Folds(session, self._context, self._widgets)
         if named is not None:
-            check_named(warm.session, named)
-        warm.session.lease = opened.held.lease if opened.held is not None else None
-        self.warm[session_id] = warm
-        while len(self.warm) > _WARM_SESSIONS:
-            self.warm.popitem(last=False)
-        return warm
+            check_named(folds.session, named)
+        folds.session.lease = opened.held.lease if opened.held is not None else None
+        self.kept[session_id] = folds
+        self._shed()
+        return folds
 
-    async def append_facts(self, warm: WarmSession, facts: Sequence[Fact]) -> list[Entry]:
+    def _shed(self) -> None:
+        """Drop what was used longest ago; the newest session always stays."""
+        entries = sum(folds.session.tail_seq for folds in self.kept.values()) if len(self.kept) > 1 else 0
+        while len(self.kept) > 1 and (len(self.kept) > _KEPT_SESSIONS or entries > _KEPT_ENTRIES):
+            _, folds = self.kept.popitem(last=False)
+            entries -= folds.session.tail_seq
+
+    async def append_facts(self, folds: Folds, facts: Sequence[Fact]) -> list[Entry]:
         for fact in facts:
-            warm.step(append_fact(warm.session, fact))
+            append_fact(folds.session, fact)
         try:
-            return await warm.session.commit()
+            return await folds.session.commit()
         except BaseException:
-            self.warm.pop(warm.session.session_id, None)
+            self.kept.pop(folds.session.session_id, None)
             raise
 
     async def release(self, opened: OpenRun) -> None:
-        """The session is free for another run; what was told to this one too late to enter it is appended."""
-        warm = self.warm.get(opened.session_id)
-        if warm is not None and (warm.broken or warm.session.staged):
-            del self.warm[opened.session_id]  # it has seen what is not in the log
+        """The session is free for another run; what came too late for this one is appended or kept."""
+        folds = self.kept.get(opened.session_id)
+        if folds is not None and folds.session.has_staged:
+            del self.kept[opened.session_id]  # it has seen what is not in the log
         try:
             while opened.steering.facts:
-                warm = await self.open(opened, create=False)
-                if opened.held is None:  # it never became the session's writer, and another may be it
+                folds = await self.open(opened, create=False)
+                if opened.held is None:  # no lease was ever held; another process may be the writer
                     opened.held = await self._lease_of(opened, "refuse").__aenter__()
                     continue
-                await self.append_facts(warm, opened.steering.take_facts())
+                await self.append_facts(folds, opened.steering.take_facts())
         except AgentError as error:
-            words = "waits for the next" if opened.steering.facts else "was lost"
-            _log.warning("%s: what came as a run ended %s: %s", opened.session_id, words, error.message)
+            words = "is kept for the next run" if opened.steering.facts else "was lost"
+            _log.warning(
+                "%s: input that arrived as a run ended %s: %s", opened.session_id, words, error.message
+            )
         finally:
-            if opened.steering.waiting:  # said to a run that was let go: for whoever goes on with it
+            if opened.steering.waiting:  # sent to a run that was let go: for the one that resumes it
                 self.unheard[opened.session_id] = opened.steering.waiting
             if opened.steering.facts:
                 self.untold[opened.session_id] = opened.steering.facts
-            if (warm := self.warm.get(opened.session_id)) is not None:
-                warm.session.lease = None
+            if (folds := self.kept.get(opened.session_id)) is not None:
+                folds.session.lease = None
             try:
                 if opened.held is not None:
                     await opened.held.__aexit__(None, None, None)
             finally:
-                self.runs.pop(opened.session_id, None)
-                opened.over.set()
+                if self.runs.get(opened.session_id) is opened:
+                    del self.runs[opened.session_id]
+                opened.hub.close()
+                if not opened.over.done():
+                    opened.over.set_result(None)

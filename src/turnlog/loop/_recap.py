@@ -6,19 +6,16 @@ import asyncio
 from collections.abc import Callable
 
 from turnlog.context import ModelContext
-from turnlog.contract import AgentError, Custom, Store
+from turnlog.contract import AgentError, Custom, ModelInvocationDescriptor, Store
 from turnlog.models import Model
 from turnlog.observe import get_logger
 
 from ._compact import ask_recap
-from ._facts import Fact
-from ._warm import WarmSession
+from ._folds import Folds
+from ._ports import Fact
 
 FAILED = "turnlog.recap_failed"
 """Name of the custom entry that says why there is no recap."""
-
-_GROWTH = 0.1
-"""Share of the threshold that a context grows by before a recap that came to nothing is asked for again."""
 
 _log = get_logger("context")
 
@@ -26,36 +23,28 @@ _log = get_logger("context")
 class BackgroundRecap:
     """At most one question at a time. What comes of it is handed to ``deliver``, a failure as a note."""
 
-    def __init__(
-        self, model: Model, store: Store, warm: WarmSession, deliver: Callable[[Fact], None]
-    ) -> None:
+    def __init__(self, model: Model, store: Store, folds: Folds, deliver: Callable[[Fact], None]) -> None:
         self._model = model
         self._store = store
-        self._warm = warm
+        self._folds = folds
         self._deliver = deliver
         self._task: asyncio.Task[None] | None = None
 
-    def consider(self, context: ModelContext, threshold: int) -> None:
-        """Ask, if ``context``, which is folded at ``threshold`` tokens, has grown far enough.
-
-        The provider has just read it, so that reading it again costs little."""
-        warm = self._warm
-        if self._task is not None or warm.projection.recap is not None:
+    def consider(self, context: ModelContext, target: ModelInvocationDescriptor) -> None:
+        """Ask, if ``context`` has grown far enough. The provider has just read it, so that reading it again
+        costs little."""
+        folds = self._folds
+        if self._task is not None:
             return
-        tokens = context.stats.estimated_tokens
-        if tokens < warm.recap_asked_at:
-            warm.recap_asked_at = 0  # a fold has been since
-        due = warm.projection.options.recap_share * threshold
-        if warm.recap_asked_at:
-            due = max(due, warm.recap_asked_at + _GROWTH * threshold)
-        if tokens < due or (first_kept := warm.projection.last_answer) is None:
+        first_kept = folds.context.recap_due(context.stats, target, asked_at=folds.recap_asked_at)
+        if first_kept is None:
             return
-        warm.recap_asked_at = tokens
-        name = f"turnlog recap {warm.session.session_id}"
+        folds.recap_asked_at = context.stats.estimated_tokens
+        name = f"turnlog recap {folds.session.session_id}"
         self._task = asyncio.create_task(self._ask(context, first_kept), name=name)
 
     async def _ask(self, context: ModelContext, first_kept: str) -> None:
-        session_id = self._warm.session.session_id
+        session_id = self._folds.session.session_id
         try:
             recap = await ask_recap(
                 self._model, self._store, context, session_id=session_id, first_kept=first_kept

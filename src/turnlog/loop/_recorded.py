@@ -1,23 +1,29 @@
-"""The doors to a recording: everything from outside is read off the log, in the order it was written."""
+"""The ports to a recording: everything from outside is read off the log, in the order it was written."""
 
 from __future__ import annotations
 
+import json
 from collections.abc import AsyncGenerator, Sequence
 from contextlib import suppress
 
+import msgspec
+
+from turnlog.context import ContextBuildResult, ContextInput
 from turnlog.contract import (
     HINTS,
+    OWN_SECTIONS,
     AgentError,
     ApprovalDecided,
     ApprovalDecidedEntry,
     ApprovalRequestedEntry,
     Entry,
+    EntryPayload,
     ErrorInfo,
     Fold,
     FoldEntry,
     Grain,
+    JsonObject,
     LevelOfDetailSections,
-    Message,
     MessageDelta,
     ModelCallFailedEntry,
     ModelCallStartedEntry,
@@ -26,9 +32,10 @@ from turnlog.contract import (
     ModelOutputEntry,
     RequestMetadata,
     RetryPolicy,
-    Section,
     TextChunk,
     TextDelta,
+    ToolDeferred,
+    ToolDeferredEntry,
     ToolOutcome,
     ToolResultPart,
     ToolResultsEntry,
@@ -40,14 +47,18 @@ from turnlog.contract import (
     to_plain_text,
     try_get_section,
 )
-from turnlog.tools import ToolAnswer
+from turnlog.history import CallState, Session, SessionState, usage_of
+from turnlog.tools import Deferral, ToolAnswer
 
 from ._abort import AbortScope
 from ._decide import ABANDONED, plan_retry
-from ._doors import (
+from ._folds import Folds
+from ._live_context import LiveContext
+from ._ports import (
     Answer,
     Ask,
     Collector,
+    Fact,
     Finished,
     HookPoint,
     Judgement,
@@ -55,14 +66,11 @@ from ._doors import (
     ModelCall,
     Outcome,
     Restart,
+    Said,
     Start,
     ToolNews,
 )
-from ._facts import Fact
-from ._live_context import LiveContext
-from ._state import CallState, RunState, usage_of
 from ._tape import Tape, TapeEnded
-from ._warm import WarmSession
 
 _FROM_OUTSIDE = ("RunAborted", "RunTimeout", "HookFailed")
 """Ends of a run that no decision of the loop explains."""
@@ -124,7 +132,7 @@ class RecordedModel:
             outcome = Outcome(
                 message=payload.message,
                 finish_reason=payload.finish_reason,
-                usage=usage_of(entry),
+                usage=usage_of(payload.message),
                 target=payload.invocation,
                 reason=(entry.meta or {}).get("route"),
             )
@@ -132,7 +140,9 @@ class RecordedModel:
             failed = entry.payload
             stopped = failed.error.code in _FROM_OUTSIDE
             shown = failed.shown if stopped else 0
-            outcome = Outcome(error=failed.error, shown=failed.shown, usage=failed.usage)
+            outcome = Outcome(
+                error=failed.error, shown=failed.shown, partial=failed.partial, usage=failed.usage
+            )
         return self._deltas(shown, stopped), RecordedCollector(outcome)
 
     async def _deltas(self, shown: int, stopped: bool) -> AsyncGenerator[MessageDelta, None]:
@@ -162,24 +172,35 @@ class RecordedCollector:
     def consume(self, delta: MessageDelta) -> None:
         return None
 
+    def snapshot(self) -> None:
+        return None
+
+    def partial(self) -> str | None:
+        return self._outcome.partial
+
     def outcome(self, timestamp: str) -> Outcome:
         return self._outcome
 
 
 class RecordedTools:
-    def __init__(self, tape: Tape, state: RunState) -> None:
+    def __init__(self, tape: Tape, session: Session) -> None:
         self._tape = tape
-        self._state = state
+        self._session = session
         self._running: dict[str, CallState] = {}
 
-    def specs(self, state: RunState) -> list[ToolSpec]:
-        entry = self._tape.peek()
-        return entry.payload.tools if isinstance(entry, ToolsChangeEntry) else state.tools or []
+    def specs(self, state: SessionState) -> Sequence[ToolSpec]:
+        self._tape.peek()
+        for entry in self._tape.after():
+            if isinstance(entry, ToolsChangeEntry):
+                return entry.payload.tools
+            if not isinstance(entry, FoldEntry):  # a fold is written before the tools change
+                break
+        return state.tools or []
 
-    async def judge(self, call: CallState, state: RunState) -> Judgement:
+    async def judge(self, call: CallState, state: SessionState) -> Judgement:
         return self._judgement(call)
 
-    async def recover(self, call: CallState, state: RunState) -> Judgement:
+    async def recover(self, call: CallState, state: SessionState) -> Judgement:
         return self._judgement(call)
 
     def _judgement(self, call: CallState) -> Judgement:
@@ -190,17 +211,18 @@ class RecordedTools:
             return Start(alone=False)
         if isinstance(entry, ApprovalRequestedEntry) and entry.payload.tool_call_id == call_id:
             asked = entry.payload
-            return Ask(asked.reason, asked.sandbox, asked.expires_at)
+            return Ask(asked.reason, asked.sandbox, asked.expires_at, asked.definition)
         if found := self._result(call_id):
             return Answer(found)
         return Later()
 
     def _check_start(self, call: CallState) -> None:
         """Policies are not in the log, but what a human forbade is, and how many calls there may be."""
-        started = self._state.started
+        state = self._session.state
+        started = state.started
         limit = started.tool_policy.max_calls_per_run if started else None
         denied = call.decided is not None and call.decided.action in ("deny", "expire", "abort")
-        if denied or (call.started is None and limit is not None and self._state.calls_started >= limit):
+        if denied or (call.started is None and limit is not None and state.calls_started >= limit):
             self._tape.refuse("that the run may not make")
 
     def _result(self, call_id: str) -> ToolAnswer | None:
@@ -230,6 +252,10 @@ class RecordedTools:
             call = self._running.pop(entry.payload.tool_call_id, None)
             if call is not None:
                 return Restart(call)
+        if isinstance(entry, ToolDeferredEntry):
+            call = self._running.pop(entry.payload.tool_call_id, None)
+            if call is not None:
+                return Finished(call, _deferral(entry.payload))
         for call_id, call in self._running.items():
             if answer := self._result(call_id):
                 del self._running[call_id]
@@ -254,6 +280,16 @@ class RecordedTools:
         return finished
 
 
+def _deferral(deferred: ToolDeferred) -> ToolAnswer:
+    given = Deferral(
+        reason=deferred.reason,
+        question=deferred.question,
+        answer_schema=deferred.answer_schema,
+        by=deferred.by,
+    )
+    return ToolAnswer(status="deferred", content="", deferral=given)
+
+
 def _answer(part: ToolResultPart, outcome: ToolOutcome, events: list[WidgetEvent]) -> ToolAnswer:
     return ToolAnswer(
         status=outcome.status,
@@ -263,6 +299,8 @@ def _answer(part: ToolResultPart, outcome: ToolOutcome, events: list[WidgetEvent
         summary=_given(outcome, "summary"),
         gist=_given(outcome, "gist"),
         kept_as=outcome.artifact,
+        usage=outcome.usage,
+        traceback=outcome.traceback,
         events=events,
     )
 
@@ -297,14 +335,18 @@ class RecordedContext(LiveContext):
     """Grains and screens are made again; folds are read: the planner looks at clocks and prices. After a
     redaction grains are read too: they may have been extracted with the words in view that it hides."""
 
-    def __init__(self, tape: Tape, warm: WarmSession) -> None:
-        super().__init__(warm, RecordedClock(tape))
+    def __init__(self, tape: Tape, folds: Folds) -> None:
+        super().__init__(folds, RecordedClock(tape))
         self._tape = tape
 
-    def input_sections(self, message: Message) -> LevelOfDetailSections | None:
+    def input_sections(self, said: Said) -> LevelOfDetailSections | None:
         entry = None if self._tape.ended else self._tape.peek()
-        recorded = entry.payload.sections if isinstance(entry, ModelInputEntry) else None
-        return self._with_grains(super().input_sections(message), recorded)
+        if not isinstance(entry, ModelInputEntry):
+            return super().input_sections(said)
+        recorded = entry.payload.sections
+        if recorded is not None and (entry.payload.authored or _has_titles(recorded)):
+            return recorded  # what was given with the input is a fact like the input itself
+        return self._with_grains(super().input_sections(said), recorded)
 
     def result_sections(
         self, call: CallState, answer: ToolAnswer, *, closes: bool
@@ -327,24 +369,40 @@ class RecordedContext(LiveContext):
             return made
         return LevelOfDetailSections(live=made.live, summary=recorded.summary, gist=recorded.gist)
 
-    def _new_hints(self) -> Section | None:
-        """Hints come from outside: what the next entry shows of them is a fact, as long as it is news."""
+    def _new_hints(self) -> JsonObject | None:
+        """Hints come from outside: what the next entry shows of them is a fact."""
         shown = None if self._tape.ended else _hints_in(self._tape.peek())
-        return None if shown is None or shown == self._warm.projection.shown_hints else (HINTS, shown)
+        return None if shown is None else json.loads(shown)
 
-    def fold_before(self, state: RunState, target: ModelInvocationDescriptor) -> Fold | None:
-        return self._next_fold()
+    def build(
+        self, state: SessionState, target: ModelInvocationDescriptor, specs: Sequence[ToolSpec]
+    ) -> ContextBuildResult:
+        return self._folds.context.build_context(
+            ContextInput(
+                target=target,
+                tool_specs=specs,
+                plan=False,
+                fold=self._next_fold(),
+                screen=self._folds.host.screen,
+            )
+        )
 
-    def fold_overflow(self, state: RunState, step: int, target: ModelInvocationDescriptor) -> Fold | None:
+    def shrink(
+        self, state: SessionState, step: int, target: ModelInvocationDescriptor
+    ) -> Sequence[EntryPayload]:
         fold = self._next_fold()
         end = None if self._tape.ended else self._tape.ending
         if end is not None and end.error is not None:
             raise AgentError.from_info(end.error)  # the planner found nothing to shrink, and why
-        return fold
+        return [] if fold is None else [msgspec.structs.replace(fold, screen=self._folds.host.screen())]
 
     def _next_fold(self) -> Fold | None:
         entry = None if self._tape.ended else self._tape.peek()
         return entry.payload if isinstance(entry, FoldEntry) else None
+
+
+def _has_titles(sections: LevelOfDetailSections) -> bool:
+    return any(title not in OWN_SECTIONS for title, _ in sections.live)
 
 
 def _hints_in(entry: Entry) -> str | None:
@@ -355,6 +413,12 @@ def _hints_in(entry: Entry) -> str | None:
         given = [outcome.sections for outcome in entry.payload.outcomes]
     found = (try_get_section(sections.live, HINTS) for sections in given if sections is not None)
     return next((text for text in found if text is not None), None)
+
+
+def _said(entry: ModelInputEntry) -> Said:
+    """A recorded input, with what makes the runner write it again as it was."""
+    given = "" if entry.payload.authored else None
+    return Said(entry.payload.message, (entry.meta or {}).get("control"), summary=given)
 
 
 class RecordedWorld:
@@ -371,12 +435,12 @@ class RecordedWorld:
         if end is not None and end.error is not None and end.error.code in _FROM_OUTSIDE:
             self._tape.stop()
 
-    def take_steering(self) -> list[Message]:
-        taken: list[Message] = []
+    def take_steering(self) -> list[Said]:
+        taken: list[Said] = []
         for entry in self._tape.after():
             if not isinstance(entry, ModelInputEntry) or entry.payload.source != "steering":
                 break
-            taken.append(entry.payload.message)
+            taken.append(_said(entry))
         return taken
 
     def take_facts(self) -> list[Fact]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from turnlog.context import ContextOptions
+from turnlog.context import ContextOptions, ProjectionContext
 from turnlog.contract import (
     AgentError,
     Entry,
@@ -24,8 +24,9 @@ from turnlog.history import MemoryStore, Session
 from turnlog.widgets import Widget
 
 from ._abort import RunLeft
-from ._doors import Doors
+from ._folds import Folds
 from ._known_widgets import find_widgets
+from ._ports import Ports
 from ._recorded import (
     RecordedClock,
     RecordedContext,
@@ -37,7 +38,6 @@ from ._recorded import (
 )
 from ._runner import Runner
 from ._tape import Tape, TapeEnded
-from ._warm import WarmSession
 
 
 class ReplayReport(Value, frozen=True, kw_only=True):
@@ -86,14 +86,14 @@ async def replay_entries(
     runs = 0
     open_run = False
     try:
-        warm = await _open(tape, session_id, options)
+        folds = await _open(tape, session_id, options)
         while not tape.ended:
             if isinstance(tape.next, RunStartedEntry):
                 runs += 1
-                await _run_again(tape, warm, widgets)
+                await _run_again(tape, folds, widgets)
             else:
                 tape.copy()
-                await warm.session.commit()
+                await folds.session.commit()
     except TapeEnded:
         open_run = True
         if not tape.ended:
@@ -122,7 +122,7 @@ async def replay_entries(
     )
 
 
-async def _open(tape: Tape, session_id: str, options: ContextOptions | None) -> WarmSession:
+async def _open(tape: Tape, session_id: str, options: ContextOptions | None) -> Folds:
     header = tape.recorded[0] if tape.recorded else None
     if not isinstance(header, SessionHeaderEntry):
         raise AgentError("SessionCorrupt", f"session {session_id} does not begin with its header")
@@ -135,34 +135,42 @@ async def _open(tape: Tape, session_id: str, options: ContextOptions | None) -> 
         title=header.payload.title,
         metadata=header.payload.metadata,
     )
-    warm = WarmSession(session, options)
-    tape.follow(warm)
-    return warm
+    tape.follow(session)
+    return Folds(session, lambda: ProjectionContext(options))
 
 
-async def _run_again(tape: Tape, warm: WarmSession, widgets: Sequence[Widget[Any]]) -> None:
+async def _run_again(tape: Tape, folds: Folds, widgets: Sequence[Widget[Any]]) -> None:
     started = tape.next
     assert isinstance(started, RunStartedEntry)
     on_screen = find_widgets(started.payload.widgets, widgets)
-    if on_screen != warm.host.widgets:
-        warm.show(on_screen)
-    doors = Doors(
+    if on_screen != folds.host.widgets:
+        folds.show(on_screen)
+    session = folds.session
+    ports = Ports(
         model=RecordedModel(tape),
-        tools=RecordedTools(tape, warm.state),
+        tools=RecordedTools(tape, session),
         human=RecordedHuman(tape),
-        context=RecordedContext(tape, warm),
+        context=RecordedContext(tape, folds),
         world=RecordedWorld(tape),
     )
-    runner = Runner(warm, doors, RecordedClock(tape), started.run_id or "")
-    runner.record.check = tape.compare
-    runner.record.home = tape.session_id
+    runner = Runner(
+        session,
+        ports,
+        RecordedClock(tape),
+        started.run_id or "",
+        widgets=on_screen,
+        home=tape.session_id,
+    )
     try:
-        async for _ in runner.stream(_input_of(tape, started)):
-            pass
+        runner.begin(_input_of(tape, started))
+        while runner.result is None:
+            await runner.advance()
     except TapeEnded:
         raise
     except RunLeft:
         pass  # what follows on the tape is not this run's
+    finally:
+        runner.outbox.close()
 
 
 def _input_of(tape: Tape, started: RunStartedEntry) -> RunInput:
@@ -195,4 +203,8 @@ def _input_of(tape: Tape, started: RunStartedEntry) -> RunInput:
         model_params=payload.model_params,
         agent_name=payload.agent_name,
         output_schema=payload.output_schema,
+        role=payload.role,
+        trace_id=payload.trace_id,
+        invocation_state=payload.invocation_state,
+        system_prompt_content=payload.system_prompt_content,
     )

@@ -1,36 +1,38 @@
 """The hall. Read top to bottom, this is the data path of a run.
 
-``decide`` says what is owed, the runner does it through a door, and what happened is staged. Staged entries
-are committed before anything outside is touched and before a watcher hears of them, so a commit may hold
-several steps, and a crash loses none that had an effect.
+``decide`` says what is owed, ``advance`` does it through a port, and what happened is staged in the session.
+Staged entries are committed before anything outside is touched and before a watcher is told of them, so a
+commit may hold several steps, and a crash loses none that had an effect.
 """
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator
-from contextlib import aclosing
+from collections.abc import AsyncGenerator, Callable, Sequence
 from typing import Any, Literal
 
+import msgspec
+
+from turnlog import events
+from turnlog.assembly import MessageSnapshot
+from turnlog.context import ModelContext
 from turnlog.contract import (
     AgentError,
     ApprovalDecided,
     Clock,
-    ErrorEvent,
     ErrorInfo,
-    ErrorShown,
-    InputEvent,
-    InputShown,
-    Message,
+    MessageDelta,
     ModelCallFailed,
-    ModelInputEntry,
-    RunEnd,
+    ModelInvocationDescriptor,
+    RequestMetadata,
     RunEnded,
-    RunEndedEvent,
     RunEvent,
     RunInput,
     RunResult,
     RunStarted,
 )
+from turnlog.history import CallState, Session
+from turnlog.tools import ToolAnswer
+from turnlog.widgets import Widget
 
 from ._abort import RunInterrupted, RunLeft
 from ._decide import (
@@ -44,282 +46,462 @@ from ._decide import (
     ShrinkContext,
     decide,
 )
-from ._doors import Doors
-from ._facts import take_facts
+from ._events import Outbox, result_of
 from ._known_widgets import names_to_record
-from ._model_phase import call_model, shrink_context
-from ._recorder import Recorder
-from ._tool_phase import aborted_by, await_human, run_tools, skip_open_calls, stage_decision
-from ._warm import WarmSession
+from ._model_phase import shrink_context, stage_answer, stage_call, stage_failure
+from ._ports import Collector, Finished, ModelCall, Ports, Progress, Restart, Said, append_fact
+from ._tool_phase import ToolQueue, aborted_by, answer_denied, check_aborted, skip_open_calls, stage_result
+
+
+class CallInProgress:
+    """A model call between its intent in the log and its outcome."""
+
+    __slots__ = ("collector", "context", "deltas", "metadata", "order", "shown", "target")
+
+    def __init__(
+        self,
+        order: CallModel,
+        metadata: RequestMetadata,
+        context: ModelContext,
+        target: ModelInvocationDescriptor,
+    ) -> None:
+        self.order = order
+        self.metadata = metadata
+        self.context = context
+        self.target = target
+        self.deltas: AsyncGenerator[MessageDelta, None] | None = None
+        self.collector: Collector | None = None
+        self.shown = 0
+        """Deltas that reached the watcher."""
+
+    def partial(self) -> str | None:
+        return self.collector.partial() if self.collector is not None else None
 
 
 class Runner:
-    """One run, from its first entry to its last. Iterate ``stream`` to drive it."""
+    """Drives one run: call ``advance`` until ``result`` is there, or ``settle`` to end the run early."""
 
-    def __init__(self, warm: WarmSession, doors: Doors, clock: Clock, run_id: str) -> None:
-        self.session = warm.session
-        self.state = warm.state
-        self._widgets = warm.host.widgets
-        self.doors = doors
-        self.record = Recorder(warm, clock, run_id)
-        self.result: RunResult | None = None
+    def __init__(
+        self,
+        session: Session,
+        ports: Ports,
+        clock: Clock,
+        run_id: str,
+        *,
+        widgets: Sequence[Widget[Any]] = (),
+        home: Callable[[], str] | None = None,
+    ) -> None:
+        self.session = session
+        self.ports = ports
+        self.outbox = Outbox(session, clock, run_id)
+        self.result: RunResult[Any] | None = None
+        self._home = home or (lambda: session.session_id)
+        """The session named in keys and digests; a replayed fork has its parent's for the past."""
+        self._run_id = run_id
+        self._widgets = widgets
+        self._call: CallInProgress | None = None
+        self._collector: Collector | None = None
+        self._queue: ToolQueue | None = None
+        self._drops = session.drops
 
-    async def stream(self, run: RunInput | None) -> AsyncGenerator[RunEvent, None]:
-        """Start ``run``, or go on with the run that is open when it is None."""
+    async def advance(self) -> list[RunEvent]:
+        """Perform the next step and return what there is to show of it, which may be nothing.
+
+        Ends the run when it must end; raises only what cancelled it, a bug, or ``RunLeft``."""
+        if self.result is not None:
+            return []
         try:
-            if run is None:
-                self.record.resume_status()
-            else:
-                self._begin(run)
-            async with aclosing(self._drive()) as events:
-                async for event in events:
-                    yield event
+            if self._call is not None:
+                return await self._read_answer(self._call)
+            if self._queue is not None:
+                return await self._run_tools(self._queue)
+            return await self._act()
         except RunLeft:
             raise
         except RunInterrupted as stop:
-            for event in await self._settle(stop.error):
-                yield event
+            return await self.settle(stop.error)
         except AgentError as error:
-            for event in await self._settle(error):
-                yield event
+            return await self.settle(error)
         except BaseException as error:
-            # Closed early, cancelled from outside, or a bug: the history stays well-formed all the same.
+            # Cancelled from outside, or a bug: the history stays well-formed all the same.
             why = "the run's stream was closed before it ended"
             if isinstance(error, Exception):
                 why = f"the run was ended by {type(error).__name__}: {error}"
-            await self._settle(AgentError("RunAborted", why))
+            await self.settle(AgentError("RunAborted", why))
             raise
 
-    async def take_decision(self, decided: ApprovalDecided) -> None:
-        """Record a decision that came from outside while the run is going and waits for it."""
-        stage_decision(self.record, decided)
-        try:
-            await self.record.commit()
-        except AgentError as error:
-            self.doors.world.scope.request(error)  # what the run has seen is not in the log
-            raise
-        self.doors.human.withdraw(decided.tool_call_id)
-
-    async def _drive(self) -> AsyncGenerator[RunEvent, None]:
-        record, doors, state = self.record, self.doors, self.state
-        while True:
-            doors.world.interrupted()
-            take_facts(record, doors)
-            if doors.world.paused:
-                for event in await self._let_go():
-                    yield event
-                return
-            self._take_steering()
-            effect = decide(state)
-            match effect:
-                case CallModel():
-                    async with aclosing(call_model(record, doors, effect)) as events:
-                        async for event in events:
-                            yield event
-                case RunTools():
-                    async with aclosing(run_tools(record, doors, effect)) as events:
-                        async for event in events:
-                            yield event
-                case ShrinkContext():
-                    shrink_context(record, doors, effect)
-                case AwaitHuman():
-                    async with aclosing(await_human(record, doors, effect)) as events:
-                        async for event in events:
-                            yield event
-                    if not state.is_open or state.awaiting:
-                        doors.world.interrupted()  # the one who was asked may have aborted instead
-                        for event in await self._let_go():
-                            yield event
-                        return
-                case AbandonCall():
-                    self._abandon()
-                case EndRun():
-                    # The answer is shown and safe before the run is closed: there may be a last word.
-                    for event in await record.flush():
-                        yield event
-                    take_facts(record, doors)
-                    if effect.error is None and self._take_steering():
-                        continue
-                    doors.world.close()
-                    for event in await self._end(effect.error):
-                        yield event
-                    return
-                case Nothing():
-                    return
+    async def _act(self) -> list[RunEvent]:
+        session, world = self.session, self.ports.world
+        world.interrupted()
+        self._take_facts()
+        if world.paused:
+            return await self._pause()
+        self._take_steering()
+        effect = decide(session.state)
+        match effect:
+            case CallModel():
+                return await self._call_model(effect)
+            case RunTools():
+                self.outbox.go("tool_running")
+                check_aborted(effect.calls)
+                self._queue = ToolQueue(session, self.ports, self._home, effect.calls)
+                return await self._run_tools(self._queue)
+            case ShrinkContext():
+                shrink_context(session, self.ports, effect)
+                return []
+            case AwaitHuman():
+                return await self._await_human(effect)
+            case AbandonCall():
+                self._abandon()
+                return []
+            case EndRun():
+                # The answer is shown and safe before the run is closed: a last message may come.
+                if told := await self.flush():
+                    return told
+                if effect.error is None and self._take_steering():
+                    return []
+                world.close()
+                return await self._end(effect.error)
+            case Nothing():
+                self.result = result_of(session.session_id, session.state)
+                return []
 
     # ── beginning ──
 
-    def _begin(self, run: RunInput) -> None:
-        record, session, state = self.record, self.session, self.state
-        record.go("preparing")
-        if state.is_open:
+    def begin(self, run: RunInput, said: Sequence[Said] = ()) -> None:
+        """Stage the first entries of a run. ``flush`` commits them, alone or with the first step's. ``said``
+        are its messages where they have levels of detail of their own."""
+        session = self.session
+        if session.state.is_open:
             self._supersede()
-        record.stage(
-            session.start_run(
-                run.run_id,
-                RunStarted(
-                    limits=run.loop_limits,
-                    tool_policy=run.tool_policy,
-                    retry=run.retry,
-                    agent_name=run.agent_name,
-                    allowed_tools=run.allowed_tools,
-                    tool_order=run.tool_order,
-                    tool_choice=run.tool_choice,
-                    system_prompt_override=run.system_prompt_override,
-                    model_params=run.model_params,
-                    output_schema=run.output_schema,
-                    widgets=names_to_record(self._widgets),
-                ),
-            )
+        session.start_run(
+            run.run_id,
+            RunStarted(
+                limits=run.loop_limits,
+                tool_policy=run.tool_policy,
+                retry=run.retry,
+                agent_name=run.agent_name,
+                allowed_tools=run.allowed_tools,
+                tool_order=run.tool_order,
+                tool_choice=run.tool_choice,
+                system_prompt_override=run.system_prompt_override,
+                model_params=run.model_params,
+                output_schema=run.output_schema,
+                widgets=names_to_record(self._widgets),
+                role=run.role,
+                trace_id=run.trace_id,
+                invocation_state=run.invocation_state,
+                system_prompt_content=run.system_prompt_content,
+            ),
         )
-        if run.runtime_init_data and state.runtime_data != run.runtime_init_data:
-            record.stage(session.init_runtime(run.runtime_init_data))
-        for message in run.input_messages:
-            self._add_input(message, "user")
+        self.outbox.go("preparing")
+        if run.runtime_init_data and session.state.runtime_data != run.runtime_init_data:
+            session.init_runtime(run.runtime_init_data)
+        for each in said or [Said(message) for message in run.input_messages]:
+            self._add_input(each, "user")
+
+    def take_over(self) -> None:
+        """Go on with the run that the log has open."""
+        self.outbox.take_over()
+        self.outbox.go("preparing")
 
     def _supersede(self) -> None:
         """Close a run that a crash left open, so that the new one starts from a well-formed history."""
+        state = self.session.state
         superseded = AgentError("RunAborted", "a new run was started before this one was resumed")
-        error = (aborted_by(self.state.open_calls) or superseded).to_info()
-        if self.state.open_call is not None:
+        error = (aborted_by(state.open_calls) or superseded).to_info()
+        if state.open_call is not None:
             self._abandon()
-        skip_open_calls(self.record, self.doors, error)
-        self.record.stage(
-            self.session.end_run(RunEnded(status="aborted", error=error, usage=self.state.usage))
-        )
+        skip_open_calls(self.session, self.ports, error)
+        self.session.end_run(RunEnded(status="aborted", error=error, usage=state.usage))
+        self.outbox.take()  # its watchers are gone
+
+    # ── between two steps ──
+
+    async def flush(self) -> list[RunEvent]:
+        """Commit what is staged; returns what may be told now."""
+        told = self.outbox.take()
+        if self.session.has_staged:
+            await self.session.commit()
+        return told
+
+    def _take_facts(self) -> None:
+        """Stage what came from outside. A replay finds these entries in the log, where they were written."""
+        for fact in self.ports.world.take_facts():
+            append_fact(self.session, fact)
 
     def _take_steering(self) -> bool:
-        state = self.state
+        state = self.session.state
         owed = state.open_calls or state.open_call is not None or state.failure is not None
         if owed or not state.is_open:
             return False
-        messages = self.doors.world.take_steering()
-        for message in messages:
-            self._add_input(message, "steering")
+        messages = self.ports.world.take_steering()
+        for said in messages:
+            self._add_input(said, "steering")
         return bool(messages)
 
     def _take_last_words(self) -> None:
-        """What was said and will not be answered in this run stands in the log all the same."""
-        self.doors.world.close()
-        for message in self.doors.world.take_steering():
-            self._add_input(message, "steering")
+        """A message that this run will not answer is in the log all the same."""
+        self.ports.world.close()
+        for said in self.ports.world.take_steering():
+            self._add_input(said, "steering")
 
-    def _add_input(self, message: Message, source: Any) -> None:
-        entry = self.record.stage(
-            self.session.append_model_input(
-                message, sections=self.doors.context.input_sections(message), source=source
-            )
+    def _add_input(self, said: Said, source: Literal["user", "steering"]) -> None:
+        self.session.append_model_input(
+            said.message,
+            sections=self.ports.context.input_sections(said),
+            source=source,
+            authored=said.summary is not None or said.gist is not None,
+            meta={"control": said.control} if said.control else None,
         )
-        assert isinstance(entry, ModelInputEntry)
-        self.record.tell(InputEvent, InputShown(entry_id=entry.id, message=entry.payload.message))
 
     def _abandon(self) -> None:
-        call = self.state.open_call
+        state = self.session.state
+        call = state.open_call
         assert call is not None
         error = AgentError("ModelServerError", ABANDONED).to_info()
-        policy = self.state.started.retry if self.state.started else None
-        retry = self.doors.model.plan_retry(error, call.attempt, policy) if policy else None
-        self.record.stage(
-            self.session.fail_model_call(
-                ModelCallFailed(
-                    model_call_index=call.model_call_index,
-                    attempt=call.attempt,
-                    error=error,
-                    # A crash says nothing about the provider: it does not use up a try.
-                    retry_in_ms=retry if retry is not None else 0,
-                )
+        policy = state.started.retry if state.started else None
+        retry = self.ports.model.plan_retry(error, call.attempt, policy) if policy else None
+        self.session.fail_model_call(
+            ModelCallFailed(
+                model_call_index=call.model_call_index,
+                attempt=call.attempt,
+                error=error,
+                # A crash says nothing about the provider: it does not use up a try.
+                retry_in_ms=retry if retry is not None else 0,
             )
         )
+
+    # ── a model call ──
+
+    async def _call_model(self, order: CallModel) -> list[RunEvent]:
+        self.outbox.go("model_running")
+        if order.delay_ms:
+            if told := await self.flush():
+                return told
+            with self.ports.world.scope:
+                await self.ports.model.wait(order.delay_ms)
+        metadata = RequestMetadata(
+            session_id=self.session.session_id,
+            run_id=self._run_id,
+            model_call_index=order.index,
+            attempt=order.attempt,
+            role=_role(self.session),
+            trace_id=started.trace_id if (started := self.session.state.started) is not None else None,
+        )
+        context, target = stage_call(self.session, self.ports, order, metadata)
+        told = await self.flush()
+        self._call = CallInProgress(order, metadata, context, target)
+        return told
+
+    def snapshot(self) -> MessageSnapshot | None:
+        """The message so far of the newest model call."""
+        return self._collector.snapshot() if self._collector is not None else None
+
+    async def _read_answer(self, call: CallInProgress) -> list[RunEvent]:
+        """The next delta, or the end of the answer."""
+        world = self.ports.world
+        if call.deltas is None or call.collector is None:
+            await world.hook("before_model", call.context)
+            opened = ModelCall(call.context, call.metadata, self.session.state)
+            call.deltas, call.collector = await self.ports.model.open(opened)
+            self._collector = call.collector
+        with world.scope:
+            delta = await anext(call.deltas, None)
+        if delta is None:
+            await self._finish_answer(call, call.collector)
+            return []
+        call.collector.consume(delta)
+        if delta.provider_raw is not None:
+            delta = msgspec.structs.replace(delta, provider_raw=None)
+        call.shown += 1
+        if call.shown == 1:
+            self.ports.context.begin_recap(call.context, call.target)
+        return [self.outbox.delta(delta, call.order.index, call.order.attempt)]
+
+    async def _finish_answer(self, call: CallInProgress, collector: Collector) -> None:
+        assert call.deltas is not None
+        await call.deltas.aclose()
+        self._call = None
+        outcome = collector.outcome("")
+        if outcome.error is None and outcome.message is not None:
+            stage_answer(self.session, call.order, outcome, call.context.context_hash)
+            await self.ports.world.hook("after_model", outcome.message)
+        else:
+            stage_failure(self.session, self.ports, call.order, outcome)
+
+    # ── tools ──
+
+    async def _run_tools(self, queue: ToolQueue) -> list[RunEvent]:
+        tools = self.ports.tools
+        if ready := await queue.stage_ready():
+            told = await self.flush()
+            for call in ready:
+                assert call.started is not None
+                tools.start(call, call.started.idempotency_key, call.started.attempt)
+            return told
+        if not tools.running and not queue.waiting:
+            self._queue = None
+            return []
+        # Only a recording lets a call wait for nothing: it then says that the run was stopped here.
+        with self.ports.world.scope:
+            news = await tools.next()
+        match news:
+            case Progress():
+                call = news.call.call
+                return [
+                    self.outbox.event(
+                        events.ToolProgressed,
+                        tool_call_id=call.tool_call_id,
+                        tool_name=call.tool_name,
+                        text=news.text,
+                        data=news.data,
+                    )
+                ]
+            case Restart():
+                queue.put_back(news.call)
+            case Finished():
+                queue.alone = False
+                self._take_facts()  # first, so that the screen with this result shows them
+                stage_result(self.session, self.ports, news.call, news.answer)
+                await self.ports.world.hook("after_tool", news.call, news.answer)
+                if tools.running:
+                    # Others still run: this result must be safe without waiting for them.
+                    return await self.flush()
+        return []
+
+    # ── humans ──
+
+    async def _await_human(self, order: AwaitHuman) -> list[RunEvent]:
+        """Wait for decisions where somebody is there to give them, else let the run go."""
+        self.outbox.go("awaiting_human")
+        if told := await self.flush():
+            return told
+        session, world = self.session, self.ports.world
+        with world.scope:
+            decisions = await self.ports.human.decide(order.calls)
+        for decided in decisions or ():
+            session.decide_approval(decided)
+        check_aborted(session.state.open_calls)
+        await answer_denied(session, self.ports)
+        if not session.state.is_open or any(call.waits for call in session.state.open_calls):
+            world.interrupted()  # the one who was asked may have aborted instead
+            return await self._let_go()
+        if session.state.open_calls:
+            self.outbox.go("tool_running")
+        return []
+
+    async def take_decision(self, decided: ApprovalDecided) -> None:
+        """Record a decision that came from outside while the run waits for it."""
+        self.session.decide_approval(decided)
+        try:
+            await self.session.commit()
+        except AgentError as error:
+            self.ports.world.scope.request(error)  # what the run has seen is not in the log
+            raise
+        self.ports.human.withdraw(decided.tool_call_id)
+
+    async def take_answer(self, call: CallState, answer: ToolAnswer, by: str | None) -> None:
+        """Record the answer to a call that was put off; it came from outside."""
+        stage_result(self.session, self.ports, call, answer, by=by)
+        try:
+            await self.session.commit()
+        except AgentError as error:
+            self.ports.world.scope.request(error)
+            raise
 
     # ── ending ──
 
     async def _end(self, error: ErrorInfo | None) -> list[RunEvent]:
-        state = self.state
+        session = self.session
         status = "completed" if error is None else _ending(error.code)
         if error is not None:
-            skip_open_calls(self.record, self.doors, error)
+            skip_open_calls(self.session, self.ports, error)
             self._take_last_words()
-            self.record.tell(ErrorEvent, ErrorShown(error=error))
-        final = state.output.id if error is None and state.output is not None else None
-        self.record.stage(
-            self.session.end_run(
-                RunEnded(status=status, error=error, usage=state.usage, final_entry_id=final)
-            )
-        )
-        self.record.go(status)
-        return await self._finish(status, error)
+        output = session.state.output
+        final = output.id if error is None and output is not None else None
+        session.end_run(RunEnded(status=status, error=error, usage=session.state.usage, final_entry_id=final))
+        return await self._finish(status)
 
-    async def _settle(self, error: AgentError) -> list[RunEvent]:
+    async def settle(self, error: AgentError) -> list[RunEvent]:
         """End the run because of ``error``: no call left open, no task left running."""
-        self.doors.world.close()
-        if self.result is not None or not self.state.is_open:
-            await self.doors.tools.stop()
-            return [] if self.result is not None else self._lost(error.to_info())
-        info = error.to_info()
-        status = _ending(error.code)
-        finished = await self.doors.tools.stop()
-        if self.record.broken:
+        self.ports.world.close()
+        call, self._call = self._call, None
+        if call is not None and call.deltas is not None:
+            await call.deltas.aclose()
+        session, info = self.session, error.to_info()
+        if self.result is not None or not session.state.is_open:
+            await self.ports.tools.stop()
+            return [] if self.result is not None else self._lost(info)
+        finished = await self.ports.tools.stop()
+        if self._is_broken:
             return self._lost(info)
-        if self.state.open_call is not None:
-            call = self.state.open_call
-            self.record.stage(
-                self.session.fail_model_call(
-                    ModelCallFailed(
-                        model_call_index=call.model_call_index,
-                        attempt=call.attempt,
-                        error=info,
-                        shown=self.record.shown,
-                    )
+        open_call = session.state.open_call
+        if open_call is not None:
+            session.fail_model_call(
+                ModelCallFailed(
+                    model_call_index=open_call.model_call_index,
+                    attempt=open_call.attempt,
+                    error=info,
+                    shown=call.shown if call is not None else 0,
+                    partial=call.collector.partial()
+                    if call is not None and call.collector is not None
+                    else None,
                 )
             )
-        skip_open_calls(self.record, self.doors, info, finished)
+        skip_open_calls(self.session, self.ports, info, finished)
         self._take_last_words()
-        self.record.tell(ErrorEvent, ErrorShown(error=info))
-        self.record.stage(self.session.end_run(RunEnded(status=status, error=info, usage=self.state.usage)))
-        self.record.go(status)
-        return await self._finish(status, info)
+        status = _ending(error.code)
+        session.end_run(RunEnded(status=status, error=info, usage=session.state.usage))
+        return await self._finish(status)
 
-    async def _finish(self, status: Any, error: ErrorInfo | None) -> list[RunEvent]:
+    async def _finish(self, status: Literal["completed", "failed", "aborted"]) -> list[RunEvent]:
+        self.outbox.go(status)
         try:
-            events = await self.record.flush()
+            told = await self.flush()
         except AgentError as failure:
             return self._lost(failure.to_info())
-        output = self.state.output
-        self.result = RunResult(
-            session_id=self.session.session_id,
-            run_id=self.record.run_id,
-            status=status,
-            final_assistant_message=output.payload.message
-            if output is not None and status == "completed"
-            else None,
-            last_error=error,
-            usage=self.state.usage,
-        )
-        return [*events, self.record.event(RunEndedEvent, RunEnd(result=self.result))]
+        return [*told, self._ended(result_of(self.session.session_id, self.session.state))]
 
     def _lost(self, error: ErrorInfo) -> list[RunEvent]:
-        """The log cannot be written: the run ends at once, and what is in the log is all there is."""
-        self.result = RunResult(
+        """The log cannot be written: the run ends at once, and the log is all that is left of it."""
+        result = RunResult[Any](
             session_id=self.session.session_id,
-            run_id=self.record.run_id,
+            run_id=self._run_id,
             status="failed",
             last_error=error,
-            usage=self.state.usage,
+            usage=self.session.state.usage,
         )
-        shown = self.record.event(ErrorEvent, ErrorShown(error=error))
-        return [shown, self.record.event(RunEndedEvent, RunEnd(result=self.result))]
+        return [self.outbox.event(events.ErrorShown, error=error), self._ended(result)]
+
+    async def _pause(self) -> list[RunEvent]:
+        if self.session.state.status != "awaiting_human":
+            self.session.pause_run()
+        return await self._let_go()
 
     async def _let_go(self) -> list[RunEvent]:
-        self.doors.world.close()
-        events = await self.record.flush()
-        self.result = RunResult(
-            session_id=self.session.session_id,
-            run_id=self.record.run_id,
-            status="awaiting_human",
-            usage=self.state.usage,
-        )
-        return [*events, self.record.event(RunEndedEvent, RunEnd(result=self.result))]
+        """Stop driving the run and leave it open in the log, to be resumed."""
+        self.ports.world.close()
+        told = await self.flush()
+        return [*told, self._ended(result_of(self.session.session_id, self.session.state))]
+
+    def _ended(self, result: RunResult[Any]) -> RunEvent:
+        self.result = result
+        return self.outbox.event(events.RunEnded, result=result)
+
+    @property
+    def _is_broken(self) -> bool:
+        """A write failed: what was staged is not in the log, and nothing more may be written."""
+        return self.session.drops != self._drops
 
 
 def _ending(code: str) -> Literal["aborted", "failed"]:
     return "aborted" if code == "RunAborted" else "failed"
+
+
+def _role(session: Session) -> str | None:
+    """The part this run plays (``planner``, ``reviewer``, …), for a router to choose by."""
+    started = session.state.started
+    if started is None:
+        return None
+    return started.role or (started.model_params or {}).get("role")

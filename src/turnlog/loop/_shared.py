@@ -12,7 +12,7 @@ from turnlog.history import named_blobs, visible_entries
 from turnlog.tools import Tool, ToolContext, ToolError
 from turnlog.widgets import Widget
 
-from ._warm import WarmSession
+from ._folds import Folds
 
 _PAGE = 8_000
 
@@ -21,7 +21,7 @@ _PAGE = 8_000
 class SessionShare:
     """What the built-in tools of one session work on."""
 
-    warm: WarmSession
+    folds: Folds
     store: Store
 
 
@@ -40,7 +40,7 @@ def widget_tools(widgets: tuple[Widget[Any], ...]) -> list[Tool]:
 
 def _widget_body(widget: Widget[Any], name: str) -> Any:
     async def run(arguments: JsonObject, ctx: ToolContext) -> str:
-        answer = SHARE.get().warm.host.execute(widget, name, arguments, ctx.tool_call_id)
+        answer = SHARE.get().folds.host.execute(widget, name, arguments, ctx.tool_call_id)
         if answer.is_error:
             raise ToolError(answer.text)
         for event in answer.events:
@@ -86,7 +86,7 @@ async def _recall(arguments: JsonObject, ctx: ToolContext) -> str:
     share = SHARE.get()
     try:
         return recall_text(
-            visible_entries(share.warm.session.entries),
+            visible_entries(share.folds.session.entries),
             arguments["entry"],
             offset=arguments.get("offset", 0),
             limit=_PAGE,
@@ -99,7 +99,7 @@ async def _read_artifact(arguments: JsonObject, ctx: ToolContext) -> str:
     share = SHARE.get()
     name = arguments["artifact"]
     # The bytes of other sessions, and those of what was redacted, are not this session's to read.
-    if not any(name in named_blobs(entry) for entry in visible_entries(share.warm.session.entries)):
+    if not any(name in named_blobs(entry) for entry in visible_entries(share.folds.session.entries)):
         raise ToolError(f"this session has no artifact {name!r}; name one as it was named in a result")
     try:
         data = await share.store.get_blob(name)

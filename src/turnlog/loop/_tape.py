@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import difflib
 import json
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from itertools import islice
 from typing import NoReturn
 
 import msgspec
@@ -26,12 +27,13 @@ from turnlog.contract import (
     RunEnded,
     RunEndedEntry,
     ToolResults,
+    ToolResultsEntry,
     WidgetEventEntry,
     encode,
 )
+from turnlog.history import Session
 
 from ._abort import RunInterrupted, RunLeft
-from ._warm import WarmSession
 
 _replace = msgspec.structs.replace
 
@@ -62,25 +64,31 @@ class Tape:
             (entry.seq for entry in recorded if isinstance(entry, RedactionEntry | PurgeEntry)), len(recorded)
         )
         self.mismatch: tuple[int, str] | None = None
-        self._warm: WarmSession | None = None
+        self._session: Session | None = None
 
-    def follow(self, warm: WarmSession) -> None:
-        self._warm = warm
+    def follow(self, session: Session) -> None:
+        """Compare every entry of ``session`` with the recorded one. A subscriber of it."""
+        self._session = session
+        session.subscribe(self)
+
+    def step(self, entry: Entry) -> None:
+        if entry.seq > 1:  # a session writes its header by itself
+            self.compare(entry)
+
+    def refold(self, entries: Sequence[Entry]) -> None:
+        if self.mismatch is None and entries and isinstance(entries[-1], RedactionEntry | PurgeEntry):
+            self.compare(entries[-1])
 
     def copy(self) -> None:
         """Take the next entry as it is: a fact from outside."""
-        warm, entry = self._warm, self.recorded[self._cursor]
-        assert warm is not None
-        written = warm.session.append_recorded(entry.payload, run_id=entry.run_id, meta=entry.meta)
-        self.compare(written)
-        warm.step(written)
+        session, entry = self._session, self.recorded[self._cursor]
+        assert session is not None
+        session.append_recorded(entry.payload, run_id=entry.run_id, meta=entry.meta)
 
     @property
     def position(self) -> int:
         """How many entries have been written again."""
-        if self._warm is None:
-            return 0
-        return len(self._warm.session.entries) + len(self._warm.session.staged)
+        return self._session.next_seq - 1 if self._session is not None else 0
 
     @property
     def past_changed(self) -> bool:
@@ -102,10 +110,17 @@ class Tape:
             entry = self.recorded[self._cursor]
             if isinstance(entry, BranchSummaryEntry):
                 raise RunLeft  # the run stayed behind in the session this one was forked from
-            if not isinstance(entry, _BY_OTHERS) and not _by_host(entry):
+            if not isinstance(entry, _BY_OTHERS) and not _by_host(entry) and not self._is_late_answer(entry):
                 return entry
             self.copy()
         raise TapeEnded
+
+    def _is_late_answer(self, entry: Entry) -> bool:
+        """A result that came from outside for a call whose answer was put off."""
+        if not isinstance(entry, ToolResultsEntry) or self._session is None:
+            return False
+        calls = [self._session.state.calls.get(outcome.tool_call_id) for outcome in entry.payload.outcomes]
+        return all(call is not None and call.deferred is not None for call in calls)
 
     @property
     def ending(self) -> RunEnded | None:
@@ -122,7 +137,7 @@ class Tape:
         return self.recorded[self._cursor]
 
     def after(self, skip: int = 0) -> Iterator[Entry]:
-        return iter(self.recorded[self._cursor + skip :])
+        return islice(self.recorded, self._cursor + skip, None)
 
     def session_id(self) -> str:
         """The session that wrote the next entry: a fork's shared past is its parent's."""

@@ -3,83 +3,40 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import AsyncGenerator, Sequence
+from collections.abc import Callable, Sequence
 
-from turnlog.approvals import approval_digest
+import msgspec
+
+from turnlog.approvals import make_request
 from turnlog.contract import (
     AgentError,
-    ApprovalDecided,
-    ApprovalDecidedEvent,
-    ApprovalRequested,
-    ApprovalRequestedEvent,
-    ApprovalShown,
-    DecisionShown,
     ErrorInfo,
     Message,
-    RunEvent,
+    ToolDeferred,
     ToolOutcome,
-    ToolProgressEvent,
-    ToolProgressShown,
-    ToolResultEvent,
     ToolResults,
-    ToolResultsEntry,
-    ToolResultShown,
     ToolStarted,
-    ToolStartedEvent,
-    ToolStartedShown,
     encode,
+    request_of,
     tool_result_part,
 )
+from turnlog.history import CallState, Session
 from turnlog.tools import ToolAnswer
 
 from ._abort import RunInterrupted
-from ._decide import AwaitHuman, RunTools
-from ._doors import Answer, Ask, Doors, Finished, Judgement, Later, Progress, Restart, Start
-from ._facts import take_facts
-from ._recorder import Recorder
-from ._state import CallState
+from ._ports import Answer, Ask, Finished, Judgement, Later, Ports, Start
 
 
-async def run_tools(record: Recorder, doors: Doors, order: RunTools) -> AsyncGenerator[RunEvent, None]:
-    """Run ``order.calls`` until each is answered or waits for a human."""
-    record.go("tool_running")
-    _check_aborted(order.calls)
-    queue = _Queue(record, doors, order.calls)
-    while True:
-        if ready := await queue.stage_ready():
-            for event in await record.flush():
-                yield event
-            for call in ready:
-                assert call.started is not None
-                doors.tools.start(call, call.started.idempotency_key, call.started.attempt)
-        if not doors.tools.running and not queue.waiting:
-            return
-        # Only a recording lets a call wait for nothing: it then says that the run was stopped here.
-        with doors.world.scope:
-            news = await doors.tools.next()
-        match news:
-            case Progress():
-                yield _progress_event(record, news)
-            case Restart():
-                queue.put_back(news.call)
-            case Finished():
-                queue.alone = False
-                take_facts(record, doors)  # first, so that the screen with this result shows them
-                _stage_result(record, doors, news.call, news.answer)
-                await doors.world.hook("after_tool", news.call, news.answer)
-                if doors.tools.running:
-                    # Others still run: this result must not wait for them to be safe.
-                    for event in await record.flush():
-                        yield event
+class ToolQueue:
+    """Calls that have not begun, in their order, and how they were judged."""
 
-
-class _Queue:
-    """Calls that have not begun, in their order, and what was judged of them."""
-
-    def __init__(self, record: Recorder, doors: Doors, calls: Sequence[CallState]) -> None:
-        assert record.state.started is not None
-        self._record, self._doors = record, doors
-        self._width = max(1, record.state.started.tool_policy.max_parallel)
+    def __init__(
+        self, session: Session, ports: Ports, home: Callable[[], str], calls: Sequence[CallState]
+    ) -> None:
+        started = session.state.started
+        assert started is not None
+        self._session, self._ports, self._home = session, ports, home
+        self._width = max(1, started.tool_policy.max_parallel)
         self._judged: dict[str, Judgement] = {}
         self.waiting = list(calls)
         self.alone = False
@@ -94,31 +51,39 @@ class _Queue:
 
     async def _stage_next(self, ready: list[CallState]) -> bool:
         """False when the first call has to wait, and those behind it with it."""
-        call = self.waiting[0]
+        call, ports = self.waiting[0], self._ports
         judgement = await self._judge(call)
         match judgement:
             case Answer():
-                _stage_result(self._record, self._doors, call, judgement.answer)
+                stage_result(self._session, ports, call, judgement.answer)
             case Ask():
-                _stage_request(self._record, call, judgement)
+                _stage_request(self._session, self._home(), call, judgement)
             case Later():
                 self._forget(call)
                 return False
             case Start():
-                busy = self._doors.tools.running + len(ready)
+                busy = ports.tools.running + len(ready)
                 if busy >= self._width or (busy and judgement.alone):
                     return False
                 self.alone = judgement.alone
-                await self._doors.world.hook("before_tool", call)
-                _stage_start(self._record, call)
+                await ports.world.hook("before_tool", call)
+                _stage_start(self._session, self._home(), call)
                 ready.append(call)
         return True
 
     async def _judge(self, call: CallState) -> Judgement:
-        judgement = self._judged.get(call.call.tool_call_id)
-        if judgement is None:
-            judgement = self._judged[call.call.tool_call_id] = await _judge(self._doors, self._record, call)
-        return judgement
+        judged = self._judged.get(call.call.tool_call_id)
+        if judged is not None:
+            return judged
+        ports, state = self._ports, self._session.state
+        # A call that has started is past its approval: what was allowed once must not run twice.
+        if call.may_have_run:
+            with ports.world.scope:
+                judged = await ports.tools.recover(call, state)
+        else:
+            judged = await ports.tools.judge(call, state)
+        self._judged[call.call.tool_call_id] = judged
+        return judged
 
     def _forget(self, call: CallState) -> None:
         self._judged.pop(call.call.tool_call_id, None)
@@ -130,50 +95,19 @@ class _Queue:
         self.alone = False
 
 
-def _progress_event(record: Recorder, news: Progress) -> RunEvent:
-    return record.event(
-        ToolProgressEvent,
-        ToolProgressShown(
-            tool_call_id=news.call.call.tool_call_id,
-            tool_name=news.call.call.tool_name,
-            text=news.text,
-            data=news.data,
-        ),
-    )
-
-
-async def _judge(doors: Doors, record: Recorder, call: CallState) -> Judgement:
-    # A call that has started is past its approval: what was allowed once must not run twice.
-    if call.may_have_run:
-        with doors.world.scope:
-            return await doors.tools.recover(call, record.state)
-    return await doors.tools.judge(call, record.state)
-
-
-def _stage_start(record: Recorder, call: CallState) -> None:
+def _stage_start(session: Session, home: str, call: CallState) -> None:
     arguments = call.arguments
     again = call.started
-    entry = record.stage(
-        record.session.start_tool(
-            ToolStarted(
-                tool_call_id=call.call.tool_call_id,
-                tool_name=call.call.tool_name,
-                # The key outlives attempts: a tool that passes it on is not charged twice.
-                idempotency_key=again.idempotency_key if again else idempotency_key(record, call),
-                args_digest=args_digest(arguments),
-                attempt=again.attempt + 1 if again else 1,
-                arguments=arguments if arguments != call.call.arguments else None,
-            )
-        )
-    )
-    record.tell(
-        ToolStartedEvent,
-        ToolStartedShown(
-            entry_id=entry.id,
+    session.start_tool(
+        ToolStarted(
             tool_call_id=call.call.tool_call_id,
             tool_name=call.call.tool_name,
-            arguments=arguments,
-        ),
+            # The key outlives attempts: a tool that passes it on is not charged twice.
+            idempotency_key=again.idempotency_key if again else idempotency_key(home, call),
+            args_digest=args_digest(arguments),
+            attempt=again.attempt + 1 if again else 1,
+            arguments=arguments if arguments != call.call.arguments else None,
+        )
     )
 
 
@@ -181,21 +115,24 @@ def args_digest(arguments: dict[str, object] | None) -> str:
     return hashlib.sha256(encode(arguments)).hexdigest()
 
 
-def idempotency_key(record: Recorder, call: CallState) -> str:
+def idempotency_key(session_id: str, call: CallState) -> str:
     """The same for every attempt at one call, different for every other call anywhere."""
-    place = f"{record.session_id}\n{call.call.tool_call_id}\n{call.call.tool_name}"
+    place = f"{session_id}\n{call.call.tool_call_id}\n{call.call.tool_name}"
     return hashlib.sha256(place.encode()).hexdigest()[:32]
 
 
-def _stage_result(record: Recorder, doors: Doors, call: CallState, answer: ToolAnswer) -> None:
+def stage_result(
+    session: Session, ports: Ports, call: CallState, answer: ToolAnswer, *, by: str | None = None
+) -> None:
+    """``by`` names the one who answered, where it was not the tool."""
     call_id = call.call.tool_call_id
-    if answer.status == "deferred":
-        answer = ToolAnswer.failed("ToolExecutionError", f"no answer came: {answer.text}")
-    assert answer.status != "deferred"
     for event in answer.events:
-        record.stage(record.session.append_widget_event(event))
-    closes = len(record.state.open_calls) == 1
-    sections = doors.context.result_sections(call, answer, closes=closes)
+        session.append_widget_event(event)
+    if answer.status == "deferred":
+        _stage_deferral(session, call, answer)
+        return
+    closes = len(session.state.open_calls) == 1
+    sections = ports.context.result_sections(call, answer, closes=closes)
     message = Message(
         run_id="",
         role="tool",
@@ -211,88 +148,54 @@ def _stage_result(record: Recorder, doors: Doors, call: CallState, answer: ToolA
         sections=sections,
         authored=True if answer.summary is not None or answer.gist is not None else None,
         artifact=answer.kept_as,
+        traceback=answer.traceback,
+        usage=answer.usage,
     )
-    entry = record.stage(record.session.append_tool_results(ToolResults(message=message, outcomes=[outcome])))
-    assert isinstance(entry, ToolResultsEntry)
-    record.tell(
-        ToolResultEvent,
-        ToolResultShown(
-            entry_id=entry.id,
-            tool_call_id=call_id,
+    meta = {"answered_by": by} if by else None
+    session.append_tool_results(ToolResults(message=message, outcomes=[outcome]), meta=meta)
+
+
+def _stage_deferral(session: Session, call: CallState, answer: ToolAnswer) -> None:
+    deferral = answer.deferral
+    assert deferral is not None
+    session.defer_tool(
+        ToolDeferred(
+            tool_call_id=call.call.tool_call_id,
             tool_name=call.call.tool_name,
-            status=answer.status,
-            message=entry.payload.message,
-        ),
+            reason=deferral.reason,
+            question=deferral.question,
+            answer_schema=deferral.answer_schema,
+            by=deferral.by,
+        )
     )
 
 
 def skip_open_calls(
-    record: Recorder, doors: Doors, error: ErrorInfo, finished: Sequence[Finished] = ()
+    session: Session, ports: Ports, error: ErrorInfo, finished: Sequence[Finished] = ()
 ) -> None:
     """Answer every open call: with what it returned where it did, as skipped otherwise."""
     for done in finished:
         if not done.call.answered:
-            _stage_result(record, doors, done.call, done.answer)
-    for call in record.state.open_calls:
+            stage_result(session, ports, done.call, done.answer)
+    for call in session.state.open_calls:
         text = "not run" if call.started is None else "stopped while it ran; it may have taken effect"
-        _stage_result(record, doors, call, ToolAnswer.skipped(f"{text}: {error.message}"))
+        stage_result(session, ports, call, ToolAnswer.skipped(f"{text}: {error.message}"))
 
 
 # ── humans ──
 
 
-def _stage_request(record: Recorder, call: CallState, ask: Ask) -> None:
-    arguments = call.arguments or {}
-    request = ApprovalRequested(
-        tool_call_id=call.call.tool_call_id,
-        tool_name=call.call.tool_name,
-        arguments=arguments,
-        digest=approval_digest(
-            record.session_id, call.call.tool_call_id, call.call.tool_name, arguments, ask.sandbox
-        ),
-        reason=ask.reason,
-        expires_at=ask.expires_at,
-        sandbox=ask.sandbox,
-    )
-    entry = record.stage(record.session.request_approval(request))
-    record.tell(
-        ApprovalRequestedEvent,
-        ApprovalShown(
-            entry_id=entry.id,
-            tool_call_id=request.tool_call_id,
-            tool_name=request.tool_name,
-            arguments=arguments,
-            digest=request.digest,
+def _stage_request(session: Session, home: str, call: CallState, ask: Ask) -> None:
+    request = msgspec.structs.replace(request_of(call.call), arguments=call.arguments or {}, parse_error=None)
+    session.request_approval(
+        make_request(
+            home,
+            request,
             reason=ask.reason,
-        ),
-    )
-
-
-async def await_human(record: Recorder, doors: Doors, order: AwaitHuman) -> AsyncGenerator[RunEvent, None]:
-    """Wait for decisions where somebody is there to give them. Returns undecided to let the run go."""
-    record.go("awaiting_human")
-    for event in await record.flush():
-        yield event
-    with doors.world.scope:
-        decisions = await doors.human.decide(order.calls)
-    for decided in decisions or ():
-        stage_decision(record, decided)
-    _check_aborted(record.state.open_calls)
-    await _answer_denied(record, doors)
-    if not record.state.awaiting and record.state.open_calls:
-        record.go("tool_running")
-
-
-def stage_decision(record: Recorder, decided: ApprovalDecided) -> None:
-    entry = record.stage(record.session.decide_approval(decided))
-    record.tell(
-        ApprovalDecidedEvent,
-        DecisionShown(
-            entry_id=entry.id,
-            tool_call_id=decided.tool_call_id,
-            action=decided.action,
-            decided_by=decided.decided_by,
-        ),
+            expires_at=ask.expires_at,
+            sandbox=ask.sandbox,
+            definition=ask.definition,
+        )
     )
 
 
@@ -304,15 +207,15 @@ def aborted_by(calls: Sequence[CallState]) -> AgentError | None:
     return None
 
 
-def _check_aborted(calls: Sequence[CallState]) -> None:
+def check_aborted(calls: Sequence[CallState]) -> None:
     if (error := aborted_by(calls)) is not None:
         raise RunInterrupted(error)
 
 
-async def _answer_denied(record: Recorder, doors: Doors) -> None:
+async def answer_denied(session: Session, ports: Ports) -> None:
     """A denied call is answered at once: with none left, the run goes straight back to the model."""
-    for call in record.state.open_calls:
+    for call in session.state.open_calls:
         if call.decided is not None and call.decided.action in ("deny", "expire"):
-            judgement = await doors.tools.judge(call, record.state)
+            judgement = await ports.tools.judge(call, session.state)
             if isinstance(judgement, Answer):
-                _stage_result(record, doors, call, judgement.answer)
+                stage_result(session, ports, call, judgement.answer)

@@ -7,22 +7,21 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter
-from collections.abc import AsyncGenerator, Sequence
-from contextlib import aclosing
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Literal
 
-from turnlog.approvals import pending_approvals
+from turnlog import events
 from turnlog.contract import (
     AgentError,
     LoopLimits,
     ModelInputEntry,
     RetryPolicy,
-    RunEndedEvent,
     RunEvent,
     ToolPolicy,
 )
-from turnlog.loop import Agent, RunState, record_decision
+from turnlog.history import SessionState
+from turnlog.loop import Agent, Decision, RunStream, SessionOptions, pending_calls, record_decision
 from turnlog.models import ModelRequest, ScriptedModel, Turn
 from turnlog.tools import Tool
 from turnlog.widgets import MemoryNotebookWidget
@@ -162,10 +161,7 @@ class BusySession:
     async def _is_open(self) -> bool:
         if await self.simulation.store.tail(SESSION) is None:
             return False
-        state = RunState()
-        for entry in await self.simulation.store.load(SESSION):
-            state.step(entry)
-        return state.is_open
+        return SessionState.of(await self.simulation.store.load(SESSION)).is_open
 
     async def _settle(self, process: SimulatedProcess) -> None:
         agent = self._agent(process)
@@ -207,8 +203,7 @@ class BusySession:
             retry=RetryPolicy(base_delay_ms=20, max_attempts=3),
             clock=simulation.clock,
             ids=process.ids,
-            lease_ttl=self.lease_ttl,
-            on_busy=self.on_busy,
+            sessions=SessionOptions(on_busy=self.on_busy, lease_ttl=self.lease_ttl),
             widgets=[MemoryNotebookWidget()] if self.widgets else (),
         )
         agent.loop.sessions.lease_clock = simulation.clock
@@ -232,7 +227,7 @@ class BusySession:
                 await asyncio.sleep(0.1 + self.random.random() * 0.2)
 
     async def _watch(
-        self, process: SimulatedProcess, stream: AsyncGenerator[RunEvent, None], run_id: str | None = None
+        self, process: SimulatedProcess, stream: RunStream[str], run_id: str | None = None
     ) -> bool:
         """Drive a run, at times slowly, at times not to its end. True when it was started."""
         impatient = self.random.choice((0.0, 0.0, 0.004))
@@ -241,8 +236,8 @@ class BusySession:
         if run_id is not None:
             self.going[process] = run_id
         try:
-            async with aclosing(stream) as events:
-                async for event in events:
+            async with stream:
+                async for event in stream:
                     started = True
                     self._hear(process, event)
                     if self.simulation.chance(impatient):
@@ -257,12 +252,12 @@ class BusySession:
     def _hear(self, process: SimulatedProcess, event: RunEvent) -> None:
         if process.dead:
             return
-        entry_id: str | None = getattr(event.payload, "entry_id", None)
+        entry_id: str | None = getattr(event, "entry_id", None)
         if entry_id is not None:
             self.told.add(entry_id)
         self.going[process] = event.run_id
-        if isinstance(event, RunEndedEvent):
-            result = event.payload.result
+        if isinstance(event, events.RunEnded):
+            result = event.result
             self.note(f"run {result.status}", process.name)
             if result.last_error is not None:
                 self._heard_error(process, result.last_error.code, result.last_error.message)
@@ -288,7 +283,10 @@ class BusySession:
     def _abort(self) -> None:
         for process in self._living():
             agent, run_id = self.agents.get(process), self.going.get(process)
-            if agent is not None and run_id is not None and agent.loop.abort(run_id, "enough"):
+            if agent is None or run_id is None:
+                continue
+            if (opened := agent.loop.sessions.find(run_id)) is not None:
+                opened.scope.request(AgentError("RunAborted", "enough"))
                 self.note("aborted", process.name)
                 return
 
@@ -318,7 +316,10 @@ class BusySession:
     def _pause(self) -> None:
         for process in self._living():
             agent, run_id = self.agents.get(process), self.going.get(process)
-            if agent is not None and run_id is not None and agent.loop.pause(run_id):
+            if agent is None or run_id is None:
+                continue
+            if (opened := agent.loop.sessions.find(run_id)) is not None:
+                opened.steering.paused = True
                 self.note("paused", process.name)
                 return
 
@@ -353,9 +354,10 @@ class BusySession:
         try:
             if await process.store.tail(SESSION) is None:
                 return
-            for waiting in pending_approvals(await process.store.load(SESSION)):
+            for waiting in await pending_calls(process.store, SESSION):
                 asked = waiting.requested
-                action = self.random.choice(("approve", "approve", "deny", "modify", "abort"))
+                choices: tuple[Decision, ...] = ("approve", "approve", "deny", "modify", "abort")
+                action = self.random.choice(choices)
                 if (asked.reason or "").startswith("it was running") and action != "abort":
                     action = "deny"  # a second run of it would be on purpose
                 await record_decision(

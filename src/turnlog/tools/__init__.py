@@ -11,7 +11,7 @@ from ._options import NOT_RUN, Reconcile, ToolDefinition, ToolOptions
 from ._output import OutputType, Problems
 from ._ports import Executor, Registry, ToolLike, Toolset, ToolSource
 from ._registry import ToolRegistry, as_tool
-from ._render import ImageContent
+from ._render import ImageContent, render
 from ._tool import Tool, tool
 
 __all__ = [
@@ -42,5 +42,6 @@ __all__ = [
     "as_tool",
     "check_deps",
     "check_schema",
+    "render",
     "tool",
 ]

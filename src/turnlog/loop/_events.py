@@ -1,0 +1,265 @@
+"""Events: what a watcher of a run is told, made from entries and numbered by the session.
+
+The event of entry n has the number ``n * STRIDE``; what happens between two entries (deltas, progress,
+changes of status) counts up from there. So a number belongs to the session and is never given twice,
+whichever process drives the run, and the events of entries can be made again from the log.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import Any, TypeAlias
+
+import msgspec
+
+from turnlog import events
+from turnlog.contract import (
+    DELTA_EVENTS,
+    ApprovalDecidedEntry,
+    ApprovalRequestedEntry,
+    Clock,
+    Entry,
+    FoldEntry,
+    MessageDelta,
+    ModelCallFailedEntry,
+    ModelCallStartedEntry,
+    ModelInputEntry,
+    ModelOutputEntry,
+    RunEndedEntry,
+    RunEvent,
+    RunResult,
+    RunStatus,
+    ToolResultsEntry,
+    ToolStartedEntry,
+    check_transition,
+)
+from turnlog.history import Session, SessionState
+from turnlog.observe import get_logger
+
+STRIDE = 1_000_000
+_LATER = 500_000
+"""Where a driver that takes over an open run begins to count between two entries: above what the one before
+it can have shown."""
+
+_loop = get_logger("loop")
+
+
+Told: TypeAlias = "tuple[type[Any], dict[str, Any]]"
+"""The class of an event, and its own fields."""
+
+
+def _of_call(entry: ModelCallStartedEntry, state: SessionState) -> list[Told]:
+    call = entry.payload
+    fields = _fields(call, "model_call_index", "attempt", "target", "context_hash", "reason")
+    return [(events.ModelCalled, {"entry_id": entry.id, **fields})]
+
+
+def _of_failure(entry: ModelCallFailedEntry, state: SessionState) -> list[Told]:
+    failed, told = entry.payload, list[Told]()
+    if not failed.error.code.startswith("Model"):
+        return told  # it was stopped from outside: the end of the run tells why
+    if failed.shown:
+        fields = _fields(failed, "model_call_index", "attempt")
+        told.append((events.Retracted, {**fields, "reason": failed.error.message}))
+    if failed.retry_in_ms is not None or failed.error.code == "ModelContextOverflow":
+        fields = _fields(failed, "error", "retry_in_ms")
+        told.append((events.ErrorShown, {**fields, "will_retry": True}))
+    return told
+
+
+def _of_answer(entry: ModelOutputEntry, state: SessionState) -> list[Told]:
+    fields = _fields(entry.payload, "message", "finish_reason")
+    return [(events.AnswerAdded, {"entry_id": entry.id, **fields})]
+
+
+def _of_input(entry: ModelInputEntry, state: SessionState) -> list[Told]:
+    return [(events.InputAdded, {"entry_id": entry.id, "message": entry.payload.message})]
+
+
+def _of_start(entry: ToolStartedEntry, state: SessionState) -> list[Told]:
+    started = entry.payload
+    arguments, call = started.arguments, state.calls.get(started.tool_call_id)
+    if arguments is None and call is not None:
+        arguments = call.arguments
+    fields = _fields(started, "tool_call_id", "tool_name")
+    return [(events.ToolStarted, {"entry_id": entry.id, **fields, "arguments": arguments})]
+
+
+def _of_results(entry: ToolResultsEntry, state: SessionState) -> list[Told]:
+    """One event for each result: its message holds that result alone."""
+    message, told = entry.payload.message, list[Told]()
+    for place, outcome in enumerate(entry.payload.outcomes):
+        alone = message
+        if len(message.parts) > 1:
+            alone = msgspec.structs.replace(message, parts=message.parts[place : place + 1])
+        fields = _fields(outcome, "tool_call_id", "tool_name", "status", "elapsed_ms")
+        told.append((events.ToolFinished, {"entry_id": entry.id, **fields, "message": alone}))
+    return told
+
+
+def _of_request(entry: ApprovalRequestedEntry, state: SessionState) -> list[Told]:
+    fields = _fields(entry.payload, "tool_call_id", "tool_name", "arguments", "digest", "reason")
+    return [(events.ApprovalRequested, {"entry_id": entry.id, **fields})]
+
+
+def _of_decision(entry: ApprovalDecidedEntry, state: SessionState) -> list[Told]:
+    fields = _fields(entry.payload, "tool_call_id", "action", "decided_by")
+    return [(events.ApprovalDecided, {"entry_id": entry.id, **fields})]
+
+
+def _of_fold(entry: FoldEntry, state: SessionState) -> list[Told]:
+    fields = _fields(entry.payload, "reason", "tokens_before", "tokens_after")
+    return [(events.ContextFolded, {"entry_id": entry.id, **fields})]
+
+
+def _of_end(entry: RunEndedEntry, state: SessionState) -> list[Told]:
+    error = entry.payload.error
+    return [(events.ErrorShown, {"error": error})] if error is not None else []
+
+
+def _fields(payload: object, *names: str) -> dict[str, Any]:
+    return {name: getattr(payload, name) for name in names}
+
+
+TELLING: dict[str, Callable[[Any, SessionState], list[Told]]] = {
+    "model_input": _of_input,
+    "model_call_started": _of_call,
+    "model_call_failed": _of_failure,
+    "model_output": _of_answer,
+    "tool_started": _of_start,
+    "tool_results": _of_results,
+    "approval_requested": _of_request,
+    "approval_decided": _of_decision,
+    "fold": _of_fold,
+    "run_ended": _of_end,
+}
+"""What each kind of entry tells a watcher. The other kinds tell nothing."""
+
+
+def events_of(entry: Entry, state: SessionState) -> list[RunEvent]:
+    """What ``entry`` tells a watcher; ``state`` is that of the log up to it."""
+    tell = TELLING.get(entry.kind)
+    if tell is None:
+        return []
+    return [
+        kind(
+            seq=entry.seq * STRIDE + place,
+            session_id=entry.session_id,
+            run_id=entry.run_id or "",
+            timestamp=entry.timestamp,
+            **fields,
+        )
+        for place, (kind, fields) in enumerate(tell(entry, state))
+    ]
+
+
+def result_of(session_id: str, state: SessionState, *, output: Any = None) -> RunResult[Any]:
+    """What came of the newest run, as its log tells it."""
+    status = state.status
+    answer = state.output.payload if state.output is not None else None
+    return RunResult(
+        session_id=session_id,
+        run_id=state.run_id or "",
+        status=status if status in _RESULTS else "failed",  # pyright: ignore[reportArgumentType]
+        final_assistant_message=answer.message if answer is not None and status == "completed" else None,
+        finish_reason=answer.finish_reason if answer is not None else None,
+        last_error=state.ended.error if state.ended is not None else None,
+        usage=state.usage,
+        output_value=output,
+    )
+
+
+_RESULTS = ("completed", "failed", "aborted", "awaiting_human", "paused")
+
+
+def ended_event(entry: RunEndedEntry, state: SessionState) -> RunEvent:
+    """The last event of a run: its result."""
+    return events.RunEnded(
+        seq=entry.seq * STRIDE + 2,  # behind the error, and the status that a watcher of the run saw
+        session_id=entry.session_id,
+        run_id=entry.run_id or "",
+        timestamp=entry.timestamp,
+        result=result_of(entry.session_id, state),
+    )
+
+
+def replay_events(entries: Iterable[Entry], after: int = 0) -> Iterator[RunEvent]:
+    """The events of a log with numbers above ``after``: what a watcher missed, without the deltas."""
+    state = SessionState()
+    for entry in entries:
+        state.step(entry)
+        if (entry.seq + 1) * STRIDE <= after:
+            continue
+        for event in events_of(entry, state):
+            if event.seq > after:
+                yield event
+        if isinstance(entry, RunEndedEntry) and (event := ended_event(entry, state)).seq > after:
+            yield event
+
+
+class Outbox:
+    """Events wait here until the entries before them are committed. A subscriber of its session."""
+
+    def __init__(self, session: Session, clock: Clock, run_id: str) -> None:
+        self._session = session
+        self._clock = clock
+        self.run_id = run_id
+        self.status: RunStatus = "idle"
+        self._seq = 0
+        self._waiting: list[RunEvent] = []
+        session.subscribe(self)
+
+    def close(self) -> None:
+        self._session.unsubscribe(self)
+
+    def take_over(self) -> None:
+        """Number the events of a run that another driver began."""
+        epoch = self._session.lease.epoch if self._session.lease is not None else 0
+        self._seq = self._session.tail_seq * STRIDE + _LATER + epoch % 4_000 * 100
+
+    def step(self, entry: Entry) -> None:
+        for event in events_of(entry, self._session.state):
+            self._seq = event.seq
+            self._waiting.append(event)
+        self._seq = max(self._seq, entry.seq * STRIDE)
+
+    def refold(self, entries: Sequence[Entry]) -> None:
+        """What was told stays told."""
+
+    def take(self) -> list[RunEvent]:
+        """What waits, to be shown once the entries staged so far are committed."""
+        taken, self._waiting = self._waiting, []
+        return taken
+
+    def add(self, kind: Any, **fields: Any) -> None:
+        self._waiting.append(self.event(kind, **fields))
+
+    def event(self, kind: Any, **fields: Any) -> RunEvent:
+        self._seq += 1
+        return kind(
+            seq=self._seq,
+            session_id=self._session.session_id,
+            run_id=self.run_id,
+            timestamp=self._clock.now(),
+            **fields,
+        )
+
+    def delta(self, delta: MessageDelta, index: int, attempt: int) -> RunEvent:
+        self._seq += 1
+        return DELTA_EVENTS[delta.kind](
+            seq=self._seq,
+            session_id=self._session.session_id,
+            run_id=self.run_id,
+            timestamp=delta.timestamp,
+            model_call_index=index,
+            attempt=attempt,
+            delta=delta,  # pyright: ignore[reportArgumentType]
+        )
+
+    def go(self, status: RunStatus) -> None:
+        if status == self.status:
+            return
+        check_transition(self.status, status)
+        _loop.debug("%s %s: %s → %s", self._session.session_id, self.run_id, self.status, status)
+        self.add(events.StatusChanged, status=status, previous=self.status)
+        self.status = status

@@ -1,0 +1,209 @@
+"""One session of an agent, as an object: run it, watch it, decide on its calls, look back."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Any, Literal
+
+from typing_extensions import Unpack
+
+from turnlog.approvals import Decision
+from turnlog.context import ContextView, explain
+from turnlog.contract import (
+    ApprovalDecided,
+    Entry,
+    JsonObject,
+    Message,
+    PendingApproval,
+    RunEvent,
+    RunResult,
+    Store,
+)
+from turnlog.history import AgentState, export_jsonl, messages_of, visible_entries
+
+from ._decisions import pending_calls
+from ._fork import fork_session
+from ._loop import AgentLoop
+from ._options import AnyInput, RunDefaults, RunOptions, said_by
+from ._purge import purge_entries, redact_entries
+from ._replay import ReplayReport, replay
+from ._stream import Run, RunStream
+
+
+class Session:
+    """A session of an agent: ``trip = agent.session("trip")``. Nothing is read before it is used."""
+
+    def __init__(self, loop: AgentLoop, defaults: RunDefaults, session_id: str) -> None:
+        self.session_id = session_id
+        self._loop = loop
+        self._defaults = defaults
+
+    @property
+    def _store(self) -> Store:
+        return self._loop.parts.store
+
+    # ── running ──
+
+    def run_stream(self, text: AnyInput, **options: Unpack[RunOptions]) -> RunStream[str]:
+        """As :meth:`Agent.run_stream`."""
+        said = said_by(text)
+        run = self._defaults.prepare(self.session_id, said.message, options, self._loop.parts.ids)
+        deps = self._defaults.check_deps(options)
+        return self._loop.run_stream(run, said=[said], instructions=self._defaults.instructions, deps=deps)
+
+    async def run(
+        self, text: AnyInput, *, check: bool = True, **options: Unpack[RunOptions]
+    ) -> RunResult[str]:
+        """As :meth:`Agent.run`."""
+        return await self.run_stream(text, **options).result(check=check)
+
+    async def start(self, text: AnyInput, **options: Unpack[RunOptions]) -> Run[str]:
+        """As :meth:`Agent.start`."""
+        stream = self.run_stream(text, **options)
+        await stream.__aenter__()
+        return Run(stream, self._loop.events)
+
+    async def submit(self, text: AnyInput, **options: Unpack[RunOptions]) -> str:
+        """As :meth:`Agent.submit`; returns the run's id."""
+        said = said_by(text)
+        run = self._defaults.prepare(self.session_id, said.message, options, self._loop.parts.ids)
+        await self._loop.submit(run, said=[said], instructions=self._defaults.instructions)
+        return run.run_id
+
+    def resume_stream(self, *, deps: Any = None) -> RunStream[str]:
+        """Continue the open run, driven by the reader. No events come when no run is open."""
+        given = self._defaults.check_deps({"deps": deps})
+        return self._loop.resume_stream(self.session_id, deps=given)
+
+    async def resume(self, *, deps: Any = None, check: bool = True) -> RunResult[str] | None:
+        """Continue the run that a crash, a pause or a wait for approval left open, to its end; None when no
+        run is open. Raises the run's ``AgentError`` when it failed, unless ``check`` is False."""
+        async with self.resume_stream(deps=deps) as stream:
+            return await stream.result(check=check) if not stream.is_over else None
+
+    # ── while it runs ──
+
+    def events(self, after: int = 0) -> AsyncIterator[RunEvent]:
+        """Events with numbers above ``after``: from the log what is over, then those of the run in progress
+        in this process as they come, until none is. Any number of watchers may read."""
+        return self._loop.events(self.session_id, after)
+
+    async def send(self, text: AnyInput) -> None:
+        """Add a message to the open run, also to one in another process: it enters before the next model
+        call. A run that waits for approval takes it in when it is resumed. Raises ``SessionNotFound`` when
+        no run is open."""
+        await self._loop.send(self.session_id, said_by(text))
+
+    async def abort(self, reason: str = "aborted by the caller") -> bool:
+        """End the open run, wherever it is driven, at its next await point; False when none is open.
+        Raises ``SessionBusy`` when the process that drives it does not answer."""
+        return await self._loop.abort(self.session_id, None, reason)
+
+    async def pause(self) -> bool:
+        """Let the open run go before its next step, without ending it; ``resume`` continues it."""
+        return await self._loop.pause(self.session_id, None)
+
+    # ── approvals ──
+
+    async def pending(self) -> list[PendingApproval]:
+        """The calls that wait for a human, oldest first."""
+        return await pending_calls(self._store, self.session_id)
+
+    async def decide(
+        self,
+        call: PendingApproval | str,
+        action: Decision,
+        *,
+        by: str,
+        arguments: JsonObject | None = None,
+        note: str | None = None,
+    ) -> ApprovalDecided:
+        """Record a decision on a call; ``resume`` then continues the run. A run that is in progress, here or
+        in another process, takes it up by itself.
+
+        Raises ``ApprovalInvalid`` for what cannot be decided (the call still waits) and ``ApprovalExpired``.
+        """
+        call_id = call if isinstance(call, str) else call.tool_call_id
+        return await self._loop.decide(
+            self.session_id, call_id, action, by=by, arguments=arguments, note=note
+        )
+
+    async def approve(self, call: PendingApproval | str, *, by: str, note: str | None = None) -> None:
+        """Let a call run as it was shown."""
+        await self.decide(call, "approve", by=by, note=note)
+
+    async def deny(self, call: PendingApproval | str, *, by: str, reason: str | None = None) -> None:
+        """Refuse a call; the model is told the reason."""
+        await self.decide(call, "deny", by=by, note=reason)
+
+    async def modify(
+        self, call: PendingApproval | str, *, arguments: JsonObject, by: str, note: str | None = None
+    ) -> None:
+        """Let a call run with other arguments; the model is told that they were changed."""
+        await self.decide(call, "modify", by=by, arguments=arguments, note=note)
+
+    async def answer(
+        self, call_id: str, content: object, *, is_error: bool = False, by: str | None = None
+    ) -> None:
+        """Answer a call that was put off (``ToolResult.deferred``), from any process; ``resume`` then
+        continues the run. ``content`` is what the tool would have returned. Raises ``InvalidEntry`` when no
+        such call waits, or the content does not fit the form that was asked for."""
+        await self._loop.answer(self.session_id, call_id, content, is_error=is_error, by=by)
+
+    # ── looking back ──
+
+    async def entries(self) -> list[Entry]:
+        """The log, with redacted content replaced by a placeholder."""
+        return visible_entries(await self._store.load(self.session_id))
+
+    async def messages(self) -> list[Message]:
+        """The conversation so far."""
+        return messages_of(await self.entries())
+
+    async def state(self) -> AgentState:
+        """Status, open run, pending calls, last error and usage, as the log tells them."""
+        return AgentState.from_entries(await self._store.load(self.session_id))
+
+    async def explain(self, call: int | None = None) -> ContextView:
+        """What the model saw at its ``call``-th call (from 1; negative counts from the end), or at its last
+        one. Raises ``ContextInvalidInput`` when there was no such call."""
+        entries = await self._store.load(self.session_id)
+        return explain(entries, -1 if call is None else call, options=self._loop.parts.options)
+
+    async def replay(self) -> ReplayReport:
+        """Run the session again without network and side effects, and compare every entry."""
+        parts = self._loop.parts
+        return await replay(self._store, self.session_id, options=parts.options, widgets=parts.widgets)
+
+    async def export(self, path: str | Path | None = None) -> bytes:
+        """The log as JSONL; written to ``path`` too, when one is given. ``turnlog.transcript`` renders
+        Markdown and HTML."""
+        data = await export_jsonl(self._store, self.session_id)
+        if path is not None:
+            await asyncio.to_thread(Path(path).write_bytes, data)
+        return data
+
+    # ── branches and endings ──
+
+    async def fork(self, at: int | None = None, *, session: str | None = None) -> Session:
+        """A new session that shares this one's past up to entry ``at`` (default: all of it)."""
+        parts = self._loop.parts
+        branch = await fork_session(
+            self._store, self.session_id, at=at, target=session, clock=parts.clock, ids=parts.ids
+        )
+        return Session(self._loop, self._defaults, branch)
+
+    async def redact(self, entry_ids: list[str], *, by: str, reason: str | None = None) -> Entry:
+        """Hide what these entries hold from every view, export and future context."""
+        return await redact_entries(self._store, self.session_id, entry_ids, by=by, reason=reason)
+
+    async def purge(self, entry_ids: list[str], *, by: str, reason: str | None = None) -> Entry:
+        """Erase what these entries hold from the store's own files. It cannot be undone."""
+        return await purge_entries(self._store, self.session_id, entry_ids, by=by, reason=reason)
+
+    async def delete(self, *, forks: Literal["refuse", "delete"] = "refuse") -> None:
+        """Erase the session from the store. Raises ``SessionBusy`` while a run is in progress in it, and
+        when forks share its past, unless ``forks="delete"`` takes them along."""
+        await self._loop.delete(self.session_id, forks)

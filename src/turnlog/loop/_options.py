@@ -1,0 +1,198 @@
+"""What a run is given, beside its input: typed, and the same wherever a run is started."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any, TypeAlias, TypedDict, TypeVar
+
+from turnlog.contract import (
+    AgentError,
+    IdSource,
+    Input,
+    JsonObject,
+    LoopLimits,
+    Message,
+    MessagePart,
+    ModelParams,
+    RetryPolicy,
+    RunInput,
+    SpecificTool,
+    TextPart,
+    ToolChoice,
+    ToolPolicy,
+    user_message,
+)
+from turnlog.tools import check_deps
+
+from . import _given as given
+from ._ports import Said
+
+T = TypeVar("T")
+
+_RESERVED = ("messages", "output_schema", "request_metadata", "system_prompt", "tool_choice", "tool_specs")
+"""What a run puts into a model call itself."""
+
+AnyInput: TypeAlias = str | Message | Input | Sequence[MessagePart]
+"""What can be said to an agent: text, a message, parts (text, pictures, files), or an ``Input`` with titled
+sections and levels of detail of its own."""
+
+
+def said_by(given: AnyInput) -> Said:
+    """An input as a run takes it. Raises ``InvalidMessage`` for what cannot be said."""
+    if isinstance(given, Input):
+        return Said(
+            given.message(), summary=given.summary, gist=given.gist, sections=tuple(given.live_sections)
+        )
+    return Said(given if isinstance(given, Message) else user_message(given))
+
+
+class RunOptions(TypedDict, total=False):
+    """Options of one run; each overrides what its agent was given.
+
+    ``deps`` is handed to tools as ``ctx.deps``. ``instructions`` replaces the agent's for this run.
+    ``tool_choice`` is ``"auto"``, ``"none"``, ``"required"`` or a tool's name. ``title`` and ``metadata``
+    name a session that this run makes; with ``auto_create=False`` the session must exist. ``runtime_data`` is
+    stable for a session, ``runtime_hints`` may change with every run; the model sees both. ``role`` is for a
+    router to choose by. ``trace_id`` is passed on to providers and tools, ``invocation_state`` to the model's
+    adapter. ``system_prompt_content`` is the system prompt in parts, for providers that take it so.
+    """
+
+    run_id: str | None
+    instructions: str | None
+    deps: Any
+    params: ModelParams | None
+    limits: LoopLimits | None
+    retry: RetryPolicy | None
+    allowed_tools: Sequence[str] | None
+    tool_order: Sequence[str] | None
+    tool_policy: ToolPolicy | None
+    tool_choice: ToolChoice | str | None
+    role: str | None
+    runtime_data: JsonObject | None
+    runtime_hints: JsonObject | None
+    auto_create: bool
+    title: str | None
+    metadata: JsonObject | None
+    trace_id: str | None
+    invocation_state: JsonObject | None
+    system_prompt_content: Sequence[TextPart] | None
+
+
+@dataclass(frozen=True, kw_only=True)
+class RunDefaults:
+    """What every run of an agent starts from."""
+
+    name: str
+    tool_policy: ToolPolicy
+    limits: LoopLimits
+    retry: RetryPolicy
+    instructions: str | None = None
+    tool_choice: ToolChoice | None = None
+    params: ModelParams | None = None
+    runtime_data: JsonObject | None = None
+    deps: Any = None
+    deps_type: Any = None
+    tool_names: Callable[[], Sequence[str]] = tuple
+
+    def prepare(self, session_id: str, message: Message, options: RunOptions, ids: IdSource) -> RunInput:
+        """The run as the loop takes it. Raises ``ConfigInvalid`` for an option that does not exist or is of
+        the wrong type, and ``InvalidMessage`` for an input that cannot be said."""
+        _check_names(options)
+        title, metadata = options.get("title"), options.get("metadata")
+        params = options.get("params") or self.params
+        check_params(params)
+        given.check_value("limits", options.get("limits"), LoopLimits)
+        given.check_value("retry", options.get("retry"), RetryPolicy)
+        given.check_value("tool_policy", options.get("tool_policy"), ToolPolicy)
+        given.check_kind("auto_create", options.get("auto_create"), bool, "True or False")
+        for name in ("run_id", "instructions", "role", "trace_id"):
+            given.check_kind(name, options.get(name), str, "text")
+        for name in ("allowed_tools", "tool_order"):
+            given.check_names(name, options.get(name))
+        choice = read_choice(options.get("tool_choice"), self.tool_names)
+        run_id = options.get("run_id")
+        if run_id == "":
+            raise AgentError("ConfigInvalid", "run_id is empty; leave it out, or give the run a name")
+        return RunInput(
+            session_id=session_id,
+            run_id=ids.run() if run_id is None else run_id,
+            input_messages=[message],
+            system_prompt_override=options.get("instructions"),
+            allowed_tools=_listed(options.get("allowed_tools")),
+            tool_order=_listed(options.get("tool_order")),
+            tool_policy=options.get("tool_policy") or self.tool_policy,
+            loop_limits=options.get("limits") or self.limits,
+            retry=options.get("retry") or self.retry,
+            tool_choice=self.tool_choice if choice is None else choice,
+            auto_create_session=options.get("auto_create", True),
+            runtime_init_data=given.check_kind(
+                "runtime_data", options.get("runtime_data") or self.runtime_data, dict, "a dict"
+            ),
+            runtime_hints=given.check_kind("runtime_hints", options.get("runtime_hints"), dict, "a dict"),
+            model_params=params.given() or None if params is not None else None,
+            role=options.get("role"),
+            trace_id=options.get("trace_id"),
+            invocation_state=given.check_kind(
+                "invocation_state", options.get("invocation_state"), dict, "a dict"
+            ),
+            system_prompt_content=_listed(options.get("system_prompt_content")),
+            agent_name=self.name,
+            title=given.check_kind("title", title, str, "text"),
+            session_metadata=given.check_kind("metadata", metadata, dict, "a dict"),
+        )
+
+    def check_deps(self, options: RunOptions) -> Any:
+        """The run's deps. Raises ``ConfigInvalid`` when they are not of the agent's ``deps_type``."""
+        deps = options.get("deps")
+        deps = self.deps if deps is None else deps
+        if self.deps_type is not None:
+            check_deps(deps, self.deps_type)
+        return deps
+
+
+def read_choice(choice: ToolChoice | str | None, tools: Callable[[], Sequence[str]]) -> ToolChoice | None:
+    """A choice as the log has it: the name of a tool stands for that tool."""
+    if isinstance(choice, str) and choice not in ("auto", "required", "none"):
+        if choice not in (known := tools()):
+            raise AgentError(
+                "ConfigInvalid",
+                f"tool_choice is {choice!r}; pass 'auto', 'required', 'none' or the name of a tool: "
+                f"{', '.join(known) or 'this agent has none'}",
+            )
+        return SpecificTool(name=choice)
+    given.check_choice(choice)
+    return choice
+
+
+def _check_names(options: RunOptions) -> None:
+    known = RunOptions.__annotations__
+    for name in options:
+        if name in known:
+            continue
+        near = difflib.get_close_matches(name, [*known, "session", "check", "output_type"], n=1)
+        hint = f"; did you mean {near[0]}?" if near else ""
+        raise AgentError(
+            "ConfigInvalid",
+            f"a run has no option {name!r}{hint} Its options: session, {', '.join(known)}. Model parameters "
+            "go under params=ModelParams(…)",
+        )
+
+
+def check_params(params: object) -> None:
+    """Raises ``ConfigInvalid`` for parameters of the wrong type, and for what a run sets itself."""
+    given.check_kind("params", params, ModelParams, "ModelParams(temperature=…)")
+    if not isinstance(params, ModelParams):
+        return
+    given.check_value("params", params, ModelParams)
+    if taken := [name for name in _RESERVED if name in (params.extra or {})]:
+        raise AgentError(
+            "ConfigInvalid",
+            f"params.extra may not hold {', '.join(taken)}: a run sets it itself; the text is the input, and "
+            "instructions say who the agent is",
+        )
+
+
+def _listed(found: Sequence[T] | None) -> list[T] | None:
+    return None if found is None else list(found)
