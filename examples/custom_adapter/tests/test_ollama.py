@@ -88,6 +88,6 @@ async def test_a_run_with_a_tool() -> None:
 async def test_nobody_answers() -> None:
     model = OllamaModel("m", base_url="http://127.0.0.1:9")
     async with Agent(model, store="memory:", retry=RetryPolicy(max_attempts=1)) as agent:
-        with pytest.raises(AgentError, match="http://127.0.0.1:9") as caught:
+        with pytest.raises(AgentError, match=r"http://127\.0\.0\.1:9") as caught:
             await agent.run("Hello?", session="s1")
     assert caught.value.code == "ModelUnreachable"

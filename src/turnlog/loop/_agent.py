@@ -35,7 +35,7 @@ from turnlog.history import default_store_url, open_store
 from turnlog.models import Model, load_model
 from turnlog.observe import guard_environment
 from turnlog.system import SystemClock, SystemIds
-from turnlog.tools import Tool, ToolExecutor, ToolRegistry
+from turnlog.tools import ToolExecutor, ToolRegistry, ToolSource
 from turnlog.widgets import MemoryNotebookWidget, Widget
 
 from . import _given as given
@@ -66,7 +66,7 @@ class Agent:
         self,
         model: Model | str,
         *,
-        tools: Sequence[Tool | Callable[..., Any]] | None = (),
+        tools: Sequence[ToolSource] | None = (),
         instructions: str | None = None,
         name: str = "agent",
         store: Store | str | None = None,
@@ -97,6 +97,8 @@ class Agent:
         self._widgets = given.check_widgets(widgets or ())
         given.check_list("tools", tools or ())
         registry = ToolRegistry([*(tools or ()), *widget_tools(self._widgets), *memory_tools()])
+        if deps_type is not None:
+            registry.check_deps_type(deps_type)
         given.check_kind("name", name, str, "text")
         given.check_kind("instructions", instructions, str, "text")
         given.check_kind("runtime_data", runtime_data, dict, "a dict")
@@ -117,6 +119,7 @@ class Agent:
             deps=deps,
             deps_type=deps_type,
             tool_names=lambda: registry.names,
+            check_tools=registry.check_deps,
         )
         ways = sessions or SessionOptions()
         if context is not None and not isinstance(context, ContextOptions) and not callable(context):

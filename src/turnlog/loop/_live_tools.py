@@ -32,7 +32,7 @@ from turnlog.contract import (
 )
 from turnlog.history import CallState, SessionState
 from turnlog.observe import get_logger
-from turnlog.tools import AgentInfo, ToolAnswer, ToolContext, ToolExecutor, ToolRegistry
+from turnlog.tools import AgentInfo, Executor, Registry, ToolAnswer, ToolContext
 
 from ._abort import inside
 from ._ports import Answer, Ask, Finished, Judgement, Progress, Start, ToolNews
@@ -59,8 +59,8 @@ class ToolWorld:
 class LiveTools:
     def __init__(
         self,
-        registry: ToolRegistry,
-        executor: ToolExecutor,
+        registry: Registry,
+        executor: Executor,
         approvals: Approvals,
         world: ToolWorld,
     ) -> None:
@@ -71,6 +71,9 @@ class LiveTools:
         self._tasks: dict[str, tuple[CallState, asyncio.Task[ToolAnswer]]] = {}
         self._stopping = False
         self._news: asyncio.Queue[ToolNews] = asyncio.Queue()
+
+    async def refresh(self) -> None:
+        await self._registry.refresh()
 
     def specs(self, state: SessionState) -> list[ToolSpec]:
         """What the run offers. It is the same from the first call on: a tool that came later would break the

@@ -18,6 +18,7 @@ from turnlog.contract import (
     RunEvent,
     RunInput,
     RunResult,
+    Runtime,
     WidgetEvent,
     encode,
     find_unjson,
@@ -57,6 +58,8 @@ class AgentLoop:
 
     def __init__(self, parts: LoopParts) -> None:
         self.parts = parts
+        self._connected = False
+        """The runtime was connected here, and is closed here."""
         self.sessions = OpenSessions(
             parts.store,
             clock=parts.clock,
@@ -146,9 +149,28 @@ class AgentLoop:
         check_humans(folds.session.state, run.session_id)
         if instructions is not None and folds.session.state.system_prompt != instructions:
             folds.session.set_system_instruction(instructions)
+        run = await self._with_runtime(run)
         runner = self._runner(opened, folds, run.runtime_hints, deps)
         runner.begin(run, said)
         return runner
+
+    async def _with_runtime(self, run: RunInput) -> RunInput:
+        """The run, with what its runtime tells of itself where the caller does not."""
+        runtime = self.parts.runtime
+        if runtime is None:
+            return run
+        await self._connect(runtime)
+        data, hints = run.runtime_init_data, run.runtime_hints
+        return msgspec.structs.replace(
+            run,
+            runtime_init_data=data if data is not None else await runtime.get_init_data(),
+            runtime_hints=hints if hints is not None else await runtime.get_hints(),
+        )
+
+    async def _connect(self, runtime: Runtime) -> None:
+        if runtime.status == "idle":
+            await runtime.connect()
+            self._connected = True
 
     async def _take_over(self, opened: OpenRun, deps: Any) -> Drive | None:
         folds = await self.sessions.open(opened, create=False)
@@ -162,7 +184,11 @@ class AgentLoop:
             return None
         opened.run_id = state.run_id
         opened.steering.closed = False
-        runner = self._runner(opened, folds, None, deps)
+        hints = None
+        if self.parts.runtime is not None:
+            await self._connect(self.parts.runtime)
+            hints = await self.parts.runtime.get_hints()
+        runner = self._runner(opened, folds, hints, deps)
         opened.runner = runner
         await self.controls.look(opened.session_id)  # messages sent while nobody drove it
         runner.take_over()
@@ -181,6 +207,7 @@ class AgentLoop:
             store=parts.store,
             clock=parts.clock,
             runtime=parts.runtime,
+            sandbox=parts.runtime.sandbox if parts.runtime is not None else None,
             agent_name=parts.agent_name,
             deps=deps,
             share=SessionShare(folds, parts.store),
@@ -232,6 +259,9 @@ class AgentLoop:
             opened.scope.request(error)
             if opened.home is asyncio.get_running_loop() and opened.close is not None:
                 await opened.close()
+        await self.parts.registry.close()
+        if self._connected and self.parts.runtime is not None:
+            await self.parts.runtime.close()
 
     async def delete(self, session_id: str, forks: Literal["refuse", "delete"]) -> None:
         opened = await self.sessions.enter(session_id, f"deletion of {session_id}")

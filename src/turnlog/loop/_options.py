@@ -95,6 +95,7 @@ class RunDefaults:
     deps: Any = None
     deps_type: Any = None
     tool_names: Callable[[], Sequence[str]] = tuple
+    check_tools: Callable[[object], None] | None = None
 
     def prepare(self, session_id: str, message: Message, options: RunOptions, ids: IdSource) -> RunInput:
         """The run as the loop takes it. Raises ``ConfigInvalid`` for an option that does not exist or is of
@@ -149,6 +150,8 @@ class RunDefaults:
         deps = self.deps if deps is None else deps
         if self.deps_type is not None:
             check_deps(deps, self.deps_type)
+        if self.check_tools is not None:
+            self.check_tools(deps)
         return deps
 
 

@@ -14,7 +14,7 @@ from turnlog.contract import AgentError, Clock, Control, IdSource, JsonObject, O
 from turnlog.history import Session, SessionState
 from turnlog.models import Model
 from turnlog.system import SystemClock, SystemIds
-from turnlog.tools import ToolExecutor, ToolRegistry
+from turnlog.tools import Executor, Registry
 from turnlog.widgets import Widget
 
 from ._hooks import Hooks
@@ -28,8 +28,8 @@ class LoopParts:
 
     model: Model
     store: Store
-    registry: ToolRegistry
-    executor: ToolExecutor
+    registry: Registry
+    executor: Executor
     agent_name: str | None = None
     approvals: Approvals = field(default_factory=Approvals)
     options: ContextOptions = field(default_factory=ContextOptions)

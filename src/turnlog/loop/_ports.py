@@ -164,6 +164,11 @@ ToolNews: TypeAlias = Progress | Finished | Restart
 class ToolPort(Protocol):
     """The tools of a run. A tool that fails is an answer, never an exception."""
 
+    async def refresh(self) -> None:
+        """Open toolsets that are not open yet, and read again those that changed. Raises ``AgentError`` when
+        one cannot be had."""
+        ...
+
     def specs(self, state: SessionState) -> Sequence[ToolSpec]:
         """What the model is offered now."""
         ...

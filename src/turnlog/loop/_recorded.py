@@ -188,6 +188,9 @@ class RecordedTools:
         self._session = session
         self._running: dict[str, CallState] = {}
 
+    async def refresh(self) -> None:
+        return None
+
     def specs(self, state: SessionState) -> Sequence[ToolSpec]:
         self._tape.peek()
         for entry in self._tape.after():

@@ -144,6 +144,8 @@ class Runner:
             case RunTools():
                 self.outbox.go("tool_running")
                 check_aborted(effect.calls)
+                with world.scope:
+                    await self.ports.tools.refresh()
                 self._queue = ToolQueue(session, self.ports, self._home, effect.calls)
                 return await self._run_tools(self._queue)
             case ShrinkContext():
@@ -289,6 +291,8 @@ class Runner:
             role=_role(self.session),
             trace_id=started.trace_id if (started := self.session.state.started) is not None else None,
         )
+        with self.ports.world.scope:
+            await self.ports.tools.refresh()
         context, target = stage_call(self.session, self.ports, order, metadata)
         told = await self.flush()
         self._call = CallInProgress(order, metadata, context, target)
