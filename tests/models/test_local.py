@@ -260,6 +260,24 @@ async def test_a_length_stop_says_so(model: Model) -> None:
 
 
 @needs_model
+@pytest.mark.spec("P-1", "P-5")
+@pytest.mark.parametrize("protocol", ["chat", "messages"])
+async def test_an_answer_is_held_to_its_schema(model: Model, protocol: str) -> None:
+    schema = {
+        "type": "object",
+        "properties": {"city": {"enum": ["Bern", "Paris"]}, "people": {"type": "integer"}},
+        "required": ["city", "people"],
+        "additionalProperties": False,
+    }
+    stream = model.stream([user_message("Name a city.")], output_schema=schema, protocol=protocol, seed=1)
+    deltas = [delta async for delta in stream]
+    assert deltas[-1].kind == "done"
+    text = "".join(delta.payload.text_delta for delta in deltas if isinstance(delta, TextDelta))
+    answer = json.loads(text)
+    assert set(answer) == {"city", "people"} and answer["city"] in ("Bern", "Paris")
+
+
+@needs_model
 @pytest.mark.spec("P-5")
 @pytest.mark.parametrize("protocol", ["chat", "messages"])
 async def test_a_forced_tool_is_called_with_arguments_of_its_schema(model: Model, protocol: str) -> None:

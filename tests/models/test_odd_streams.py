@@ -271,3 +271,20 @@ def test_an_overflow_names_max_tokens_too() -> None:
     found = map_fault(400, {}, json.dumps({"error": {"message": said}}), "acme")
     assert found.code == "ModelContextOverflow"
     assert said in found.message and "or max_tokens" in found.message
+
+
+@pytest.mark.parametrize(("said", "again"), [("true", True), ("false", False), (None, False)])
+def test_a_refusal_that_says_to_try_again_is_tried_again(said: str | None, again: bool) -> None:
+    headers = {} if said is None else {"x-should-retry": said}
+    found = map_fault(400, headers, '{"error": {"message": "odd"}}', "acme")
+    assert (found.code, found.retryable) == ("ModelBadRequest", again)
+
+
+@pytest.mark.spec("E-2")
+@pytest.mark.parametrize("name", ["authorization", "x-api-key", "cookie", "x-my-secret", "proxy-token"])
+async def test_a_key_in_an_extra_header_that_is_echoed_shows_nowhere(name: str) -> None:
+    key = f"k9Qz7Lw2Xv5Rt8Yp1Mn4-{name.encode().hex()}-Bd6Hs3Jf0Gc"
+    answer = LoopbackAnswer.json({"error": {"message": f"bad key {key}"}}, 401)
+    found = await play("openai-chat", answer, extra_headers={name: f"Bearer {key}"})
+    assert found.error.error_code == "ModelAuthError"
+    assert key not in found.error.message and "bad key" in found.error.message

@@ -37,7 +37,7 @@ Send: TypeAlias = Callable[[], Awaitable[httpx2.Response]]
 class Exchange:
     """``async with`` it: the request is sent, a refusal is raised, the answer is there to be read.
 
-    After ``__aenter__`` the status is below 300. ``sse``, ``lines``, ``pieces`` and ``body`` read the
+    After ``__aenter__`` the status is below 300. ``sse``, ``lines`` and ``pieces`` read the
     answer; leaving the block closes the connection at once, unless ``finished`` was called and the rest of
     the answer is already here, so that the connection can serve the next call.
     """
@@ -276,26 +276,16 @@ class Exchange:
             text += f"; all it sent was {_short(said)!r}"
         return AgentError("ModelServerError", text)
 
-    async def body(self, limit: int = _JSON_BODY_LIMIT) -> bytes:
-        """The whole body, when the server answered without streaming."""
-        return await self._read(limit, strict=True)
-
-    async def _read(self, limit: int, *, strict: bool) -> bytes:
-        whole = bytearray()
-        pieces = self.pieces()
-        self._open.append(pieces)
-        async for piece in pieces:
-            whole += piece
-            if len(whole) > limit:
-                if strict:
-                    raise _too_large(limit)
-                break
-        return bytes(whole[:limit])
-
     # ── what failures mean ──
 
     async def _not_a_stream(self) -> AgentError:
-        page = await self._read(2048, strict=False)
+        page = bytearray()
+        pieces = self.pieces()
+        self._open.append(pieces)
+        async for piece in pieces:
+            page += piece
+            if len(page) > 2048:
+                break
         start = " ".join(page.decode("utf-8", "replace").split())[:200]
         return AgentError(
             "ModelProtocolError",
