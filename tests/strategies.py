@@ -118,6 +118,8 @@ def _typed(info: inspect.Type) -> st.SearchStrategy[Any]:
             return st.lists(_typed(info.item_type), max_size=2)
         case inspect.VarTupleType():
             return st.lists(_typed(info.item_type), max_size=2).map(tuple)
+        case inspect.VarTupleType():
+            return st.lists(_typed(info.item_type), max_size=2).map(tuple)
         case inspect.DictType() if isinstance(info.value_type, inspect.StrType):
             return st.dictionaries(st.text(ALPHABET, max_size=6), TEXT, max_size=3)
         case inspect.DictType():

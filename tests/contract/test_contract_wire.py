@@ -152,7 +152,7 @@ def places(value: Any, plain: Any) -> list[dict[str, Any]]:
         for name, wire in zip(value.__struct_fields__, value.__struct_encode_fields__, strict=True):
             if wire in plain:
                 found += places(getattr(value, name), plain[wire])
-    elif isinstance(value, list):
+    elif isinstance(value, list | tuple):
         for item, inner in zip(value, plain, strict=True):
             found += places(item, inner)
     return found

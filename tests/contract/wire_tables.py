@@ -57,7 +57,7 @@ def _default(field: inspect.Field) -> str:
 
 def _name(info: inspect.Type) -> str:
     match info:
-        case inspect.ListType():
+        case inspect.ListType() | inspect.VarTupleType():
             return f"list of {_name(info.item_type)}"
         case inspect.TupleType():
             return f"[{', '.join(map(_name, info.item_types))}]"

@@ -8,7 +8,15 @@ from typing import Any, NamedTuple
 
 import msgspec
 
-from turnlog.contract import Message, MessageView, ModelInvocationDescriptor, ToolSpec, Value, encode
+from turnlog.contract import (
+    Message,
+    MessageView,
+    ModelInvocationDescriptor,
+    ToolSpec,
+    Value,
+    encode,
+    freeze,
+)
 
 from ._options import ContextOptions
 from ._tokens import weigh
@@ -46,7 +54,7 @@ class Head(NamedTuple):
 
 
 def make_head(system_prompt: str | None, tool_specs: list[ToolSpec]) -> Head:
-    return Head(system_prompt, tool_specs, encode((system_prompt, tool_specs)))
+    return Head(system_prompt, freeze(tool_specs), encode((system_prompt, tool_specs)))
 
 
 _json = msgspec.json.Encoder().encode
@@ -108,7 +116,7 @@ class Lane:
             return 0
         wire = wire_of(message)
         self._unhashed.append(wire)
-        self.messages.append(message)
+        self.messages.append(freeze(message))  # what was hashed is what is sent, whoever reads it
         size = len(wire)
         weight = weigh(message, size, self._options)
         self.size += size

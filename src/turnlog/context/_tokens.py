@@ -78,7 +78,7 @@ def weigh(message: Message, size: int, options: ContextOptions) -> int:
             size -= len(part.payload.raw_args_text)
         elif type(part) is ImagePart:
             size += _image_weight(part, options)
-        elif type(part) is ToolResultPart and type(part.payload.content) is list:
+        elif type(part) is ToolResultPart and isinstance(part.payload.content, list):
             for inner in part.payload.content:
                 if type(inner) is ImagePart:
                     size += _image_weight(inner, options)

@@ -25,6 +25,8 @@ from ._codec import ParsedArguments as ParsedArguments
 from ._codec import decode as decode
 from ._codec import encode as encode
 from ._codec import parse_arguments as parse_arguments
+from ._frozen import freeze as freeze
+from ._frozen import thaw as thaw
 from ._ports import Clock as Clock
 from ._ports import Control as Control
 from ._ports import ControlKind as ControlKind

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import re
-from typing import Any, TypeAlias, TypeVar, cast, get_args
+from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar, cast, get_args
 
 import msgspec
 
@@ -14,6 +14,17 @@ JsonValue: TypeAlias = Any
 """What JSON can hold. Spelled ``Any`` because recursive aliases cost msgspec its fast path."""
 
 JsonObject: TypeAlias = dict[str, Any]
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence as Seq  # pyright: ignore[reportUnusedImport]
+else:
+
+    class Seq:
+        """How a field of several values is read from JSON: as a tuple. A list may be given."""
+
+        def __class_getitem__(cls, item: Any) -> Any:
+            return tuple[item, ...]
+
 
 P = TypeVar("P")
 """The payload of an envelope."""

@@ -11,6 +11,7 @@ import msgspec
 
 from ._base import JsonObject, Value, check_meta
 from ._codec import decode, encode
+from ._frozen import freeze
 from .entries import ENTRY_TYPES, PAYLOAD_KINDS, Entry, EntryPayload
 from .errors import AgentError
 
@@ -122,7 +123,7 @@ def seal(
     """Give a payload its place in the log: the entry, and the bytes a store keeps.
 
     The entry is read back from those bytes, so that what is in memory is what is in the log, and nothing
-    that could not be read again is ever written.
+    that could not be read again is ever written. It is frozen, so that it stays that way.
     """
     kind = kind_of(payload)
     raw = encode(payload)
@@ -154,7 +155,7 @@ def seal(
     }
     body = encode(_header(kind)(payload=msgspec.Raw(raw), **place))
     entry: Entry = ENTRY_TYPES[kind](payload=payload, **place)  # pyright: ignore[reportArgumentType]
-    return Sealed(entry, StoredEntry(seq, id, kind, body))
+    return Sealed(freeze(entry), StoredEntry(seq, id, kind, body))
 
 
 def _read_back(raw: bytes, payload: EntryPayload, kind: str) -> EntryPayload:

@@ -169,7 +169,7 @@ def _part(plain: Any, info: inspect.Type) -> tuple[Any, _Unknown | None]:
         items = cast("list[Any]", plain)
         kept, below = list(items), dict[str | int, _Unknown]()
         for option in _options(info):
-            if isinstance(option, inspect.ListType):
+            if isinstance(option, inspect.ListType | inspect.VarTupleType):
                 for index, item in enumerate(items):
                     kept[index], found = _part(item, option.item_type)
                     if found:
@@ -214,11 +214,11 @@ def _graft(value: Any, unknown: _Unknown | None) -> Any:
     """``value`` with the unknown fields put back where they were."""
     if unknown is None:
         return value
-    if isinstance(value, list):
+    if isinstance(value, list | tuple):
         items = list(cast("list[Any]", value))
         for index, found in unknown.below.items():
             items[cast("int", index)] = _graft(items[cast("int", index)], found)
-        return items
+        return tuple(items) if isinstance(value, tuple) else items
     changed: JsonObject = {}
     for wire_name, found in unknown.below.items():
         name = _field_of(value, cast("str", wire_name))

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, ClassVar, Generic, Literal, TypeAlias, get_arg
 
 from msgspec.structs import force_setattr
 
-from ._base import JsonObject, P, Value, payload_type
+from ._base import JsonObject, P, Seq, Value, payload_type
 from .errors import ErrorInfo
 from .messages import Message, TextPart
 from .run import LoopLimits, ModelInvocationDescriptor, RetryPolicy, ToolPolicy
@@ -343,10 +343,15 @@ class Fold(Value, frozen=True, kw_only=True):
     tokens_before: int
     tokens_after: int
     items: list[FoldItem]
-    segments: list[FoldSegment] = []
-    replaced_segments: list[str] = []
+    segments: Seq[FoldSegment] = ()
+    replaced_segments: Seq[str] = ()
     step: int | None = None
     screen: str | None = None
+
+    def __post_init__(self) -> None:
+        # An empty tuple is left out on the wire, also once it is frozen.
+        force_setattr(self, "segments", tuple(self.segments))
+        force_setattr(self, "replaced_segments", tuple(self.replaced_segments))
 
 
 class FoldEntry(_Entry[Fold], frozen=True, tag="fold"):

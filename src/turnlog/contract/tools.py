@@ -7,6 +7,7 @@ from typing import Any, Literal, TypeAlias
 from msgspec.structs import force_setattr
 
 from ._base import FILLED_IN, JsonObject, Value
+from ._frozen import thaw
 from .messages import ToolCall
 
 ToolStatus: TypeAlias = Literal["success", "failed", "skipped", "denied", "unknown"]
@@ -94,11 +95,11 @@ def _sum(left: Any, right: Any) -> Any:
 
 
 def request_of(call: ToolCall, parse_error: str | None = None) -> ToolCallRequest:
-    """The typed view of a recorded call."""
+    """The typed view of a recorded call. Its arguments are a copy, which a tool may change."""
     return ToolCallRequest(
         tool_name=call.tool_name,
         tool_call_id=call.tool_call_id,
         raw_arguments=call.raw_args_text,
-        arguments=call.arguments,
+        arguments=thaw(call.arguments),
         parse_error=parse_error or ("the arguments did not parse" if call.arguments is None else None),
     )

@@ -22,6 +22,7 @@ from turnlog.contract import (
     RunStartedEntry,
     ToolResultsEntry,
     ToolSpec,
+    freeze,
     scrub,
     try_get_section,
 )
@@ -117,6 +118,7 @@ class WidgetHost:
     def _reduce(self, entry: Entry) -> None:
         if entry.id in self._hidden or entry.purged_digest is not None:
             return
+        entry = freeze(entry)
         for widget in self._widgets:
             if widget.name in self._broken:
                 continue
