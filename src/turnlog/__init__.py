@@ -12,20 +12,33 @@ from ._lazy import lazy
 __version__ = "0.1.0"
 
 if TYPE_CHECKING:
+    from .approvals import Approvals as Approvals
     from .contract import AgentError as AgentError
+    from .contract import Input as Input
+    from .contract import Limits as Limits
+    from .contract import ModelParams as ModelParams
     from .contract import RunEvent as RunEvent
     from .contract import RunResult as RunResult
+    from .history import open_store as open_store
     from .loop import Agent as Agent
+    from .loop import Hooks as Hooks
+    from .loop import RunStream as RunStream
+    from .loop import Session as Session
     from .models import load_model as load_model
+    from .tools import ToolContext as ToolContext
+    from .tools import ToolError as ToolError
+    from .tools import ToolResult as ToolResult
     from .tools import tool as tool
 else:
     __getattr__, __dir__ = lazy(
         __name__,
         {
-            ".contract": "AgentError RunEvent RunResult",
-            ".loop": "Agent",
+            ".approvals": "Approvals",
+            ".contract": "AgentError Input Limits ModelParams RunEvent RunResult",
+            ".history": "open_store",
+            ".loop": "Agent Hooks RunStream Session",
             ".models": "load_model",
-            ".tools": "tool",
+            ".tools": "ToolContext ToolError ToolResult tool",
         },
         "__version__",
     )

@@ -177,6 +177,11 @@ class ContextManager(Protocol):
         """The bytes of one page of ``recall`` or ``read_artifact``."""
         return PAGE
 
+    @property
+    def live_ids(self) -> set[str]:
+        """The entries whose whole text is in view, which a search need not bring back."""
+        return set()
+
     def recap_due(
         self, stats: ContextStats, target: ModelInvocationDescriptor, *, asked_at: int = 0
     ) -> str | None:
@@ -314,6 +319,10 @@ class ProjectionContext(ContextManager):
     @property
     def page_size(self) -> int:
         return min(PAGE, self.projection.meter.weight(share_of(self._window(), PAGE)))
+
+    @property
+    def live_ids(self) -> set[str]:
+        return self.projection.live_ids()
 
     def _window(self) -> int | None:
         return self._planner(self.projection, None).window()

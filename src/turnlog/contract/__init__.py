@@ -180,6 +180,7 @@ from .params import ModelParams as ModelParams
 from .run import STATUSES as STATUSES
 from .run import TERMINAL as TERMINAL
 from .run import TRANSITIONS as TRANSITIONS
+from .run import Limits as Limits
 from .run import LoopLimits as LoopLimits
 from .run import ModelInvocationDescriptor as ModelInvocationDescriptor
 from .run import OutcomeUnknownPolicy as OutcomeUnknownPolicy

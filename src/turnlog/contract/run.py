@@ -57,6 +57,10 @@ class LoopLimits(Value, frozen=True, kw_only=True):
     warn_repeated_failures: int = 3
 
 
+Limits: TypeAlias = LoopLimits
+"""The same, under the short name that users give it."""
+
+
 class RetryPolicy(Value, frozen=True, kw_only=True):
     """How often and how patiently a failed model call is tried again.
 

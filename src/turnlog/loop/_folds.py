@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from turnlog.context import ContextManager
+from turnlog.context import ContextManager, PictureCache
 from turnlog.contract import Entry
-from turnlog.history import Session, visible_entries
+from turnlog.history import Session, attach_images, visible_entries
 from turnlog.system import bulk
 from turnlog.widgets import Widget, WidgetHost
 
@@ -21,6 +21,7 @@ class Folds:
         self.session = session
         self.context = context()
         self.host = WidgetHost(widgets)
+        self.pictures = PictureCache(lambda message: attach_images(session.store, message))
         self.recap_asked_at = 0
         """Tokens of the context that a recap was last asked for."""
         self._take(visible_entries(session.entries))

@@ -13,6 +13,7 @@ import msgspec
 
 from turnlog.approvals import ApprovalHandler, Decision, check_decision, expired, make_decision
 from turnlog.assembly import MessageAssembler, MessageSnapshot
+from turnlog.context import PictureCache
 from turnlog.contract import (
     AgentError,
     ApprovalDecided,
@@ -24,12 +25,11 @@ from turnlog.contract import (
     ModelInvocationDescriptor,
     RequestMetadata,
     RetryPolicy,
-    Store,
     StreamError,
     is_empty_answer,
     scrub,
 )
-from turnlog.history import CallState, attach_images, may_hold_images
+from turnlog.history import CallState
 from turnlog.models import Model
 from turnlog.observe import cost_of
 
@@ -41,9 +41,9 @@ from ._ports import Collector, Fact, HookPoint, ModelCall, Outcome, Said
 
 
 class LiveModel:
-    def __init__(self, model: Model, store: Store, clock: Clock) -> None:
+    def __init__(self, model: Model, pictures: PictureCache, clock: Clock) -> None:
         self._model = model
-        self._store = store
+        self._pictures = pictures
         self._clock = clock
 
     def target(self, metadata: RequestMetadata) -> tuple[ModelInvocationDescriptor, str | None]:
@@ -52,7 +52,7 @@ class LiveModel:
     async def open(self, call: ModelCall) -> tuple[AsyncGenerator[MessageDelta, None], Collector]:
         messages: Sequence[Message] = call.context.messages
         if call.state.has_images:
-            messages = await self._with_images(messages)
+            messages = await self._pictures.attached(messages)  # the log only names their bytes
         deltas = self._model.stream(
             messages,
             call.context.tool_specs,
@@ -63,13 +63,6 @@ class LiveModel:
         )
         target = call.state.open_call.target if call.state.open_call else self._model.descriptor
         return deltas, LiveCollector(call.metadata.run_id, target)
-
-    async def _with_images(self, messages: Sequence[Message]) -> Sequence[Message]:
-        """The log names image bytes; a model needs them."""
-        return [
-            await attach_images(self._store, message) if may_hold_images(message) else message
-            for message in messages
-        ]
 
     def plan_retry(self, error: ErrorInfo, attempt: int, policy: RetryPolicy) -> int | None:
         return plan_retry(error, attempt, policy, random.random())

@@ -213,7 +213,7 @@ class AgentLoop:
             share=SessionShare(folds, parts.store),
         )
         ports = Ports(
-            model=LiveModel(parts.model, parts.store, parts.clock),
+            model=LiveModel(parts.model, folds.pictures, parts.clock),
             tools=LiveTools(parts.registry, parts.executor, parts.approvals, world),
             human=LiveHuman(parts.approvals.handler, parts.clock),
             context=LiveContext(folds, parts.clock, hints, recap),

@@ -6,15 +6,13 @@ from contextvars import ContextVar
 from dataclasses import dataclass
 from typing import Any
 
-from turnlog.context import recall_text
+from turnlog.context import recall_search, recall_text
 from turnlog.contract import READ_ARTIFACT, RECALL, AgentError, JsonObject, Store
 from turnlog.history import named_blobs, visible_entries
 from turnlog.tools import Tool, ToolContext, ToolError
 from turnlog.widgets import Widget
 
 from ._folds import Folds
-
-_PAGE = 8_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,11 +51,13 @@ def _widget_body(widget: Widget[Any], name: str) -> Any:
 def memory_tools() -> list[Tool]:
     """``recall`` and ``read_artifact``: offered once there is something to bring back."""
     offset = {"type": "integer", "minimum": 0, "description": "Where to start, in characters."}
+    query = {"type": "string", "description": "Words to search for; the best places come first."}
     return [
         Tool.from_schema(
             RECALL,
-            "Bring back the full text of something that was shortened. Name it by its # number.",
-            _schema({"entry": {"type": "string"}, "offset": offset}, ["entry"]),
+            "Bring back something that was shortened or is no longer in view: name it by its # number "
+            "(entry), or search for words in it (query).",
+            _schema({"entry": {"type": "string"}, "query": query, "offset": offset}, []),
             _recall,
             idempotent=True,
             concurrent=True,
@@ -83,13 +83,17 @@ def _schema(properties: JsonObject, required: list[str]) -> JsonObject:
 
 
 async def _recall(arguments: JsonObject, ctx: ToolContext) -> str:
-    share = SHARE.get()
+    folds, entry, query = SHARE.get().folds, arguments.get("entry"), arguments.get("query")
+    if (entry is None) == (query is None):
+        raise ToolError(
+            "give either entry, the # number of what was shortened, or query, words to search for"
+        )
+    entries = visible_entries(folds.session.entries)
     try:
+        if query is not None:
+            return recall_search(entries, query, size=folds.context.page_size, skip=folds.context.live_ids)
         return recall_text(
-            visible_entries(share.folds.session.entries),
-            arguments["entry"],
-            offset=arguments.get("offset", 0),
-            limit=_PAGE,
+            entries, str(entry), offset=arguments.get("offset", 0), limit=folds.context.page_size
         )
     except AgentError as error:
         raise ToolError(error.message) from error
@@ -107,7 +111,7 @@ async def _read_artifact(arguments: JsonObject, ctx: ToolContext) -> str:
         raise ToolError(f"{error.message}; do without it, or make it again") from error
     text = data.decode("utf-8", "replace")
     start = arguments.get("offset", 0)
-    page = text[start : start + _PAGE]
+    page = text[start : start + share.folds.context.page_size]
     if not page:
         raise ToolError(f"the artifact has {len(text)} characters; {start} is past its end")
     left = len(text) - start - len(page)
