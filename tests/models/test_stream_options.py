@@ -10,12 +10,11 @@ import pytest
 from models import anthropic_wire, bedrock_wire, google_wire, responses_wire
 from models.chat_wire import DONE, chunk
 from models.recorded import collect, outcome_of
-from turnlog.contract import AgentError, RequestMetadata, user_message
+from turnlog.contract import AgentError, ModelParams, RequestMetadata, user_message
 from turnlog.models import (
     CacheConfig,
     Model,
     ModelConfig,
-    ModelParams,
     ModelRequest,
     PromptPart,
     ProviderRouter,

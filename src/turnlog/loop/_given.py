@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Any, TypeVar, cast
 
-from turnlog.contract import AgentError, RunInput, SpecificTool, Value, decode, encode, find_unjson
+from turnlog.contract import AgentError, RunInput, SpecificTool, TextPart, Value, decode, encode, find_unjson
 from turnlog.history import Session
 from turnlog.models import Model
 from turnlog.widgets import Widget
@@ -45,6 +45,11 @@ def check_names(name: str, given: object) -> None:
     check_list(name, given)
     for item in cast("Iterable[object]", given):
         check_kind(name, item, str, "a list of tool names")
+
+
+def joined(parts: Iterable[TextPart]) -> str:
+    """A system prompt that was given in parts, as one text."""
+    return "\n\n".join(part.payload.text for part in parts)
 
 
 def check_widgets(widgets: Iterable[Widget[Any]]) -> tuple[Widget[Any], ...]:

@@ -30,11 +30,12 @@ from turnlog.contract import (
     scrub,
 )
 from turnlog.history import CallState
-from turnlog.models import Model
+from turnlog.models import Model, PromptPart
 from turnlog.observe import cost_of
 
 from ._abort import AbortScope, RunInterrupted, inside
 from ._decide import plan_retry
+from ._given import joined
 from ._hooks import Hooks
 from ._model_phase import empty_output
 from ._ports import Collector, Fact, HookPoint, ModelCall, Outcome, Said
@@ -58,6 +59,9 @@ class LiveModel:
             call.context.tool_specs,
             call.context.system_prompt,
             tool_choice=_choice(call),
+            system_prompt_content=_prompt_parts(call),
+            invocation_state=call.state.started.invocation_state if call.state.started else None,
+            output_schema=call.state.started.output_schema if call.state.started else None,
             request_metadata=call.metadata,
             **_params(call),
         )
@@ -69,6 +73,16 @@ class LiveModel:
 
     async def wait(self, milliseconds: int) -> None:
         await self._clock.sleep(milliseconds / 1000)
+
+
+def _prompt_parts(call: ModelCall) -> list[PromptPart] | None:
+    """The system prompt in the parts it was given in; what the context added to it comes last."""
+    started, prompt = call.state.started, call.context.system_prompt or ""
+    if started is None or not started.system_prompt_content:
+        return None
+    parts = [PromptPart(text=part.payload.text, cache=True) for part in started.system_prompt_content]
+    rest = prompt.removeprefix(joined(started.system_prompt_content))
+    return [*parts, PromptPart(text=rest)] if rest else parts
 
 
 def _params(call: ModelCall) -> dict[str, Any]:

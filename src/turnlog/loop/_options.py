@@ -120,7 +120,7 @@ class RunDefaults:
             session_id=session_id,
             run_id=ids.run() if run_id is None else run_id,
             input_messages=[message],
-            system_prompt_override=options.get("instructions"),
+            system_prompt_override=_prompt(options),
             allowed_tools=_listed(options.get("allowed_tools")),
             tool_order=_listed(options.get("tool_order")),
             tool_policy=options.get("tool_policy") or self.tool_policy,
@@ -132,7 +132,7 @@ class RunDefaults:
                 "runtime_data", options.get("runtime_data") or self.runtime_data, dict, "a dict"
             ),
             runtime_hints=given.check_kind("runtime_hints", options.get("runtime_hints"), dict, "a dict"),
-            model_params=params.given() or None if params is not None else None,
+            model_params=params.to_fields() or None if params is not None else None,
             role=options.get("role"),
             trace_id=options.get("trace_id"),
             invocation_state=given.check_kind(
@@ -195,6 +195,15 @@ def check_params(params: object) -> None:
             f"params.extra may not hold {', '.join(taken)}: a run sets it itself; the text is the input, and "
             "instructions say who the agent is",
         )
+
+
+def _prompt(options: RunOptions) -> str | None:
+    content = options.get("system_prompt_content")
+    if content is None:
+        return options.get("instructions")
+    if options.get("instructions") is not None:
+        raise AgentError("ConfigInvalid", "give instructions, or system_prompt_content, not both")
+    return given.joined(content)
 
 
 def _listed(found: Sequence[T] | None) -> list[T] | None:

@@ -19,7 +19,6 @@ if TYPE_CHECKING:
     from ._config import CacheConfig as CacheConfig
     from ._config import ModelConfig as ModelConfig
     from ._config import ModelInfo as ModelInfo
-    from ._config import ModelParams as ModelParams
     from ._config import ModelRequest as ModelRequest
     from ._config import PromptPart as PromptPart
     from ._config import build_config as build_config
@@ -44,7 +43,7 @@ else:
         {
             "._base": "Chunk ErrorMapper Model",
             "._catalog": "BUILT_IN ENTRY_POINT_GROUP load_model",
-            "._config": "CacheConfig ModelConfig ModelInfo ModelParams ModelRequest PromptPart build_config",
+            "._config": "CacheConfig ModelConfig ModelInfo ModelRequest PromptPart build_config",
             ".router": "HealthView ProviderRouter Route RouteContext RoutePolicy RouterNotice by_role"
             " cheapest fastest healthiest in_order",
             ".scripted": "ScriptedCall ScriptedError ScriptedModel Turn",

@@ -76,29 +76,6 @@ class ModelInfo(msgspec.Struct, frozen=True, kw_only=True, rename="camel", omit_
     features: frozenset[Feature] = frozenset()
 
 
-class ModelParams(
-    msgspec.Struct, frozen=True, kw_only=True, rename="camel", omit_defaults=True, forbid_unknown_fields=True
-):
-    """What a call may be told, whoever answers it; ``extra`` holds fields of the provider's own.
-
-    ``thinking`` is a budget in tokens or a word (``low``, ``high``, ``adaptive``, ``disabled``, …), as the
-    model takes it.
-    """
-
-    temperature: float | None = None
-    max_tokens: int | None = None
-    top_p: float | None = None
-    stop_sequences: list[str] | None = None
-    seed: int | None = None
-    thinking: int | str | None = None
-    extra: JsonObject | None = None
-
-    def to_fields(self) -> JsonObject:
-        """Keyword arguments of ``Model.stream``: those that are set, the provider's own among them."""
-        given = {name: getattr(self, name) for name in self.__struct_fields__ if name != "extra"}
-        return {**{name: value for name, value in given.items() if value is not None}, **(self.extra or {})}
-
-
 class PromptPart(msgspec.Struct, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
     """A piece of the system prompt; ``cache``: up to its end the prompt is the same in every call."""
 
