@@ -210,6 +210,8 @@ class OpenSessions:
 
     async def release(self, opened: OpenRun) -> None:
         """The session is free for another run; what came too late for this one is appended or kept."""
+        # A message that was posted is still in the store's queue; the next driver takes it from there.
+        opened.steering.waiting = [said for said in opened.steering.waiting if said.control is None]
         folds = self.kept.get(opened.session_id)
         if folds is not None and folds.session.has_staged:
             del self.kept[opened.session_id]  # it has seen what is not in the log

@@ -15,7 +15,7 @@ from turnlog import events
 from turnlog.assembly import MessageSnapshot
 from turnlog.contract import AgentError, RunEvent, RunResult
 
-from ._abort import RunInterrupted
+from ._abort import RunInterrupted, inside
 from ._hooks import Hooks
 from ._open_sessions import OpenRun
 from ._runner import Runner
@@ -40,6 +40,7 @@ class Drive:
     async def tell(self, event: RunEvent) -> None:
         """Call the hooks that watch events. One that raises fails the run."""
         scope = self.opened.scope
+        token = inside.set((*inside.get(), self.opened.session_id))
         try:
             if scope.reason is None:
                 with scope:
@@ -50,6 +51,8 @@ class Drive:
             pass  # the run finds out at its next step
         except AgentError as error:
             scope.request(error)
+        finally:
+            inside.reset(token)
 
 
 class RunStream(Generic[T]):
@@ -183,7 +186,10 @@ class RunStream(Generic[T]):
                 opened.unread_since = opened.home.time()
         except BaseException:
             if drive is not None and not self._over:
-                await self._finish(drive)
+                try:
+                    await drive.runner.settle(AgentError("RunAborted", LEFT))
+                finally:
+                    await self._finish(drive)
             raise
         finally:
             self._reading = False
@@ -205,7 +211,8 @@ class RunStream(Generic[T]):
             return
         if self._reading:  # another task reads or closes it: that one finds out at its next await
             drive.opened.scope.request(AgentError("RunAborted", LEFT))
-            await asyncio.shield(asyncio.wrap_future(drive.opened.over))
+            if self.session_id not in inside.get():  # code that the run itself calls must not wait for it
+                await asyncio.shield(asyncio.wrap_future(drive.opened.over))
             return
         self._reading = True
         try:
