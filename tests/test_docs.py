@@ -9,11 +9,29 @@ from importlib import import_module
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 
 from doc_pages import ROOT, blocks, page, table
+from turnlog import Agent
 from turnlog.context import ContextOptions
-from turnlog.contract import CODES, FINISH_REASONS, TRANSITIONS, user_message
+from turnlog.contract import (
+    CODES,
+    FINISH_REASONS,
+    TRANSITIONS,
+    ModelParams,
+    RetryPolicy,
+    user_message,
+)
+from turnlog.loop import AgentConfig, load_config
+from turnlog.loop._agent_config import (
+    ContextTable,
+    LoopTable,
+    ModelTable,
+    ObservabilityTable,
+    RuntimeTable,
+    ToolsTable,
+)
 from turnlog.models import BUILT_IN, ModelConfig, http, load_model, wire
 from turnlog.testing import Loopback, LoopbackAnswer, ScriptedModel, Turn
 from turnlog.tools import ToolOptions
@@ -43,6 +61,60 @@ def test_files_named_in_the_page_exist() -> None:
     for row in table(page("docs/architecture.md"), "you want to know"):
         for name in code(row[1]):
             assert (ROOT / "src" / "turnlog" / name).exists(), name
+
+
+# ── configuration.md ──
+
+CONFIGURATION = page("docs/configuration.md")
+TABLES: dict[str, type[Any]] = {
+    "Top level": AgentConfig,
+    "`[model]`": ModelTable,
+    "`[runtime]`": RuntimeTable,
+    "`[tools]`": ToolsTable,
+    "`[context]`": ContextTable,
+    "`[loop]`": LoopTable,
+    "`[observability]`": ObservabilityTable,
+}
+
+
+def fields(section: str) -> dict[str, list[str]]:
+    """Field → its default as shown; a row may name several fields."""
+    return {name: code(row[1]) for row in table(section, "field") for name in code(row[0])}
+
+
+def check_fields(shown: dict[str, list[str]], kind: type[Any]) -> None:
+    assert set(shown) == set(kind.__struct_fields__)
+    for field in msgspec.structs.fields(kind):
+        default = field.default if field.default_factory is msgspec.NODEFAULT else field.default_factory()
+        plain = isinstance(default, bool | int | float | str | list)
+        assert shown[field.name] == ([json.dumps(default)] if plain else []), field.name
+
+
+@pytest.mark.parametrize("heading", TABLES)
+def test_every_field_of_the_configuration_is_on_the_page(heading: str) -> None:
+    section = CONFIGURATION.partition(f"\n## {heading}\n")[2].partition("\n## ")[0]
+    check_fields(fields(section), TABLES[heading])
+
+
+@pytest.mark.parametrize(("intro", "kind"), [("[model.params]", ModelParams), ("[loop.retry]", RetryPolicy)])
+def test_the_tables_inside_tables_are_on_the_page(intro: str, kind: type[Any]) -> None:
+    check_fields(fields(CONFIGURATION.partition(f"\n`{intro}` is ")[2]), kind)
+
+
+def test_no_table_of_the_configuration_is_left_out() -> None:
+    found = {heading.strip("`[]") for heading in TABLES if heading != "Top level"}
+    tables = {"model", "runtime", "tools", "context", "loop", "observability"}
+    assert found == tables
+    assert tables <= set(AgentConfig.__struct_fields__)
+
+
+def test_the_configuration_shown_makes_an_agent(tmp_path: Path) -> None:
+    (shown,) = blocks(CONFIGURATION, "toml")
+    (tmp_path / "agent.toml").write_text(shown.text)
+    config = load_config(tmp_path / "agent.toml")
+    assert isinstance(config.model, ModelTable)
+    agent = Agent.from_config(config, model=ScriptedModel(["Hello."]), store="memory:")
+    assert (agent.name, agent.run_sync("Hello?").text) == ("clerk", "Hello.")
 
 
 # ── context.md ──

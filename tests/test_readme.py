@@ -63,7 +63,7 @@ def test_the_first_lines_give_the_answer(tmp_path: Path) -> None:
 def test_the_first_lines_run_on_the_local_model_without_a_key(tmp_path: Path) -> None:
     assert '`"local"`' in README
     code = NAMED.sub('Agent("local"', FIRST).replace("tools=[add]", 'tools=[add], tool_choice="required"')
-    code = code.replace('store=', 'model_options={"temperature": 0}, store=')
+    code = code.replace("store=", 'model_options={"temperature": 0}, store=')
     assert run_python(code, tmp_path).strip()
     assert "tool_results         add success 42" in turnlog("show s1 --store sqlite:agent.db", tmp_path)
 
