@@ -12,8 +12,6 @@ from hypothesis import strategies as st
 from strategies import META, payloads
 from turnlog.contract import (
     ENTRY_KINDS,
-    ENTRY_TYPES,
-    PAYLOAD_KINDS,
     AgentError,
     Custom,
     Entry,
@@ -33,6 +31,7 @@ from turnlog.contract import (
     seal,
     user_message,
 )
+from turnlog.contract.entries import ENTRY_TYPES, PAYLOAD_KINDS
 
 
 def put(

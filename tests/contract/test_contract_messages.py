@@ -7,7 +7,6 @@ from typing import Any, get_args
 import pytest
 
 from turnlog.contract import (
-    META_LIMIT,
     PART_KINDS,
     ROLE_PARTS,
     AgentError,
@@ -20,7 +19,6 @@ from turnlog.contract import (
     TokenUsage,
     ToolCall,
     ToolCallPart,
-    check_meta,
     decode,
     encode,
     find_unjson,
@@ -30,6 +28,7 @@ from turnlog.contract import (
     tool_result_part,
     user_message,
 )
+from turnlog.contract._base import META_LIMIT, check_meta
 
 PARTS: dict[str, Any] = {
     "text": text_part("hello"),

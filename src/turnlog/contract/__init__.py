@@ -1,15 +1,15 @@
 """The words everyone speaks: messages, deltas, entries, events, errors, and their wire JSON.
 
-Frozen values and pure functions; no I/O, no clock, no randomness, no logging.
+Frozen values and pure functions; no I/O, no clock, no randomness, no logging. The names that rooms share are
+here; all names of a subject are in its module: ``messages``, ``sections``, ``deltas``, ``entries``,
+``events``, ``errors``, ``run``, ``tools``, ``models``, ``params``, ``ports``, ``runtime``.
 """
 
 from . import events as events
-from ._base import META_LIMIT as META_LIMIT
 from ._base import SCHEMA_VERSION as SCHEMA_VERSION
 from ._base import JsonObject as JsonObject
 from ._base import JsonValue as JsonValue
 from ._base import Value as Value
-from ._base import check_meta as check_meta
 from ._base import find_unjson as find_unjson
 from ._chain import Envelope as Envelope
 from ._chain import Sealed as Sealed
@@ -21,34 +21,11 @@ from ._chain import expected_hash as expected_hash
 from ._chain import kind_of as kind_of
 from ._chain import read_envelope as read_envelope
 from ._chain import seal as seal
-from ._codec import ParsedArguments as ParsedArguments
 from ._codec import decode as decode
 from ._codec import encode as encode
 from ._codec import parse_arguments as parse_arguments
 from ._frozen import freeze as freeze
 from ._frozen import thaw as thaw
-from ._ports import Clock as Clock
-from ._ports import Control as Control
-from ._ports import ControlKind as ControlKind
-from ._ports import IdSource as IdSource
-from ._ports import Lease as Lease
-from ._ports import LeaseHolder as LeaseHolder
-from ._ports import Observer as Observer
-from ._ports import PendingApproval as PendingApproval
-from ._ports import SessionDigest as SessionDigest
-from ._ports import SessionInfo as SessionInfo
-from ._ports import Store as Store
-from ._ports import Tail as Tail
-from ._runtime import Command as Command
-from ._runtime import EndReason as EndReason
-from ._runtime import ExecutionEnv as ExecutionEnv
-from ._runtime import FileInfo as FileInfo
-from ._runtime import Process as Process
-from ._runtime import ProcessEnd as ProcessEnd
-from ._runtime import ProcessOutput as ProcessOutput
-from ._runtime import ProcessResult as ProcessResult
-from ._runtime import Runtime as Runtime
-from ._runtime import RuntimeStatus as RuntimeStatus
 from ._secrets import MASK as MASK
 from ._secrets import Secret as Secret
 from ._secrets import guard as guard
@@ -56,7 +33,6 @@ from ._secrets import has_secret as has_secret
 from ._secrets import scrub as scrub
 from .deltas import DELTA_KINDS as DELTA_KINDS
 from .deltas import FINISH_REASONS as FINISH_REASONS
-from .deltas import GRAMMAR as GRAMMAR
 from .deltas import CallArgs as CallArgs
 from .deltas import CallEnd as CallEnd
 from .deltas import CallStart as CallStart
@@ -69,7 +45,6 @@ from .deltas import StartDelta as StartDelta
 from .deltas import StreamDone as StreamDone
 from .deltas import StreamError as StreamError
 from .deltas import StreamStart as StreamStart
-from .deltas import StreamState as StreamState
 from .deltas import TextChunk as TextChunk
 from .deltas import TextDelta as TextDelta
 from .deltas import ThinkingChunk as ThinkingChunk
@@ -79,8 +54,6 @@ from .deltas import ToolCallEndDelta as ToolCallEndDelta
 from .deltas import ToolCallStartDelta as ToolCallStartDelta
 from .deltas import UsageDelta as UsageDelta
 from .entries import ENTRY_KINDS as ENTRY_KINDS
-from .entries import ENTRY_TYPES as ENTRY_TYPES
-from .entries import PAYLOAD_KINDS as PAYLOAD_KINDS
 from .entries import ApprovalDecided as ApprovalDecided
 from .entries import ApprovalDecidedEntry as ApprovalDecidedEntry
 from .entries import ApprovalRequested as ApprovalRequested
@@ -139,8 +112,6 @@ from .entries import WidgetEventEntry as WidgetEventEntry
 from .entries import results_of as results_of
 from .errors import CODES as CODES
 from .errors import AgentError as AgentError
-from .errors import Category as Category
-from .errors import CodeInfo as CodeInfo
 from .errors import ErrorInfo as ErrorInfo
 from .events import DELTA_EVENTS as DELTA_EVENTS
 from .events import EVENT_KINDS as EVENT_KINDS
@@ -177,13 +148,23 @@ from .models import bare_name as bare_name
 from .models import model_facts as model_facts
 from .models import model_prices as model_prices
 from .params import ModelParams as ModelParams
+from .ports import Clock as Clock
+from .ports import Control as Control
+from .ports import ControlKind as ControlKind
+from .ports import IdSource as IdSource
+from .ports import Lease as Lease
+from .ports import LeaseHolder as LeaseHolder
+from .ports import Observer as Observer
+from .ports import PendingApproval as PendingApproval
+from .ports import SessionDigest as SessionDigest
+from .ports import SessionInfo as SessionInfo
+from .ports import Store as Store
+from .ports import Tail as Tail
 from .run import STATUSES as STATUSES
-from .run import TERMINAL as TERMINAL
 from .run import TRANSITIONS as TRANSITIONS
 from .run import Limits as Limits
 from .run import LoopLimits as LoopLimits
 from .run import ModelInvocationDescriptor as ModelInvocationDescriptor
-from .run import OutcomeUnknownPolicy as OutcomeUnknownPolicy
 from .run import RequestMetadata as RequestMetadata
 from .run import RetryPolicy as RetryPolicy
 from .run import RunInput as RunInput
@@ -191,6 +172,16 @@ from .run import RunResult as RunResult
 from .run import RunStatus as RunStatus
 from .run import ToolPolicy as ToolPolicy
 from .run import check_transition as check_transition
+from .runtime import Command as Command
+from .runtime import EndReason as EndReason
+from .runtime import ExecutionEnv as ExecutionEnv
+from .runtime import FileInfo as FileInfo
+from .runtime import Process as Process
+from .runtime import ProcessEnd as ProcessEnd
+from .runtime import ProcessOutput as ProcessOutput
+from .runtime import ProcessResult as ProcessResult
+from .runtime import Runtime as Runtime
+from .runtime import RuntimeStatus as RuntimeStatus
 from .sections import APPROVAL as APPROVAL
 from .sections import HINTS as HINTS
 from .sections import LIVE_SCREEN as LIVE_SCREEN

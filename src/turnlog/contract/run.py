@@ -223,8 +223,6 @@ TRANSITIONS: dict[tuple[RunStatus, RunStatus], str] = {
 }
 """(from, to) → what makes it happen. A pair that is not here is a bug that fails loudly."""
 
-TERMINAL: frozenset[str] = frozenset({"completed", "failed", "aborted"})
-
 
 def check_transition(current: RunStatus, following: RunStatus) -> None:
     if (current, following) not in TRANSITIONS:
