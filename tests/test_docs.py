@@ -234,18 +234,33 @@ def test_the_quickstart_runs_from_top_to_bottom(folder: Path, capsys: pytest.Cap
     shown = capsys.readouterr().out
     for words in (
         "completed Paris.",
-        "The Louvre, first.",
+        "The Louvre, first. stop",
+        "1,200 euros.\n5\n",
+        "Light rain. - stop",
         "calls weather {'city': 'Rome'}",
-        "nothing was open",
-        "identical",
+        "weather returned: Rome: sunny",
         "True ['user']",
-        "awaiting_human",
-        "Booked the Ritz.",
+        "identical",
+        "Take the train.",
+        "holiday Holiday completed",
+        "nothing was open",
+        "awaiting_human\nbook {'hotel': 'Ritz', 'nights': 9} it costs money\nBooked two nights",
+        "awaiting_human\nThe hall has 21.5 m²",
+        "Rain.\ncame back to ",
+        "'Yes, a large one.'",
+        "aborted - that is enough",
+        "ModelAuthError - this key is not valid - failed",
+        "failed ModelAuthError",
+        "about ",
+        "RunStalled",
+        "The sign is reversed.\nA red dot.",
         "- **guests**: four",
         "First the flights.",
-        "tokens, about",
+        "clerk - At your service.",
+        "'run_ended': 1",
     ):
         assert words in shown, words
+    assert "Never" not in shown
     assert asyncio.iscoroutinefunction(room["test_it_asks_about_the_weather"])
 
 
@@ -258,3 +273,4 @@ def _turn(turn: Any) -> str | Turn:
 def test_the_tool_options_exist() -> None:
     listed = {name for row in table(page("docs/quickstart.md"), "option of `@tool`") for name in code(row[0])}
     assert listed <= set(ToolOptions.__annotations__)
+    assert set(ToolOptions.__annotations__) - listed == {"ends_run", "requires_agent"}
