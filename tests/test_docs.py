@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import json
+import os
 import re
+import sys
+import threading
 from importlib import import_module
 from pathlib import Path
 from typing import Any
@@ -61,6 +64,57 @@ def test_files_named_in_the_page_exist() -> None:
     for row in table(page("docs/architecture.md"), "you want to know"):
         for name in code(row[1]):
             assert (ROOT / "src" / "turnlog" / name).exists(), name
+
+
+def test_the_path_to_the_insert_is_the_one_that_is_drawn(tmp_path: Path) -> None:
+    """Every frame of this package between a user's call and the statement that stores its first entries."""
+    source = f"{ROOT / 'src' / 'turnlog'}{os.sep}"
+    found: dict[str, list[str]] = {}
+
+    def note(frame: Any, event: str, _: object) -> None:
+        name, code_of = frame.f_code.co_name, frame.f_code.co_filename
+        if event != "call" or name not in ("_write", "submit", "_insert") or not code_of.startswith(source):
+            return
+        frames: list[str] = []
+        while frame is not None:
+            if frame.f_code.co_filename.startswith(source):
+                path = Path(frame.f_code.co_filename).relative_to(source).as_posix()
+                frames.insert(0, f"{path} {frame.f_code.co_name}")
+            frame = frame.f_back
+        if name != "submit" or frames[0].endswith(" _append"):
+            found.setdefault(name, frames)
+
+    async def run() -> None:
+        async with Agent(ScriptedModel(["Hello."]), store=f"sqlite:{tmp_path / 'agent.db'}") as agent:
+            await agent.run("Hello?")
+
+    before = sys.getprofile()
+    threading.setprofile(note)
+    sys.setprofile(note)
+    try:
+        asyncio.run(run())
+    finally:
+        sys.setprofile(before)
+        threading.setprofile(None)
+    drawn = [f"{code(row[1])[0]} {code(row[2])[0]}" for row in table(page("docs/architecture.md"), "step")]
+    assert drawn == [*found["_write"], *found["submit"], *found["_insert"]]
+
+
+# ── design-map.md ──
+
+
+def test_every_place_on_the_map_exists() -> None:
+    rows = [line.split("|") for line in page("docs/design-map.md").partition("## Departures")[0].splitlines()]
+    named = [name for row in rows if len(row) == 5 for name in code(row[3])]
+    assert len(named) > 60
+    for name in named:
+        assert (ROOT / "src" / "turnlog" / name).exists(), name
+
+
+def test_every_departure_has_its_reason() -> None:
+    rows = table(page("docs/design-map.md"), "the design documents")
+    assert len(rows) >= 10
+    assert all(len(row) == 3 and all(row) for row in rows)
 
 
 # ── configuration.md ──
