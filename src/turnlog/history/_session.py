@@ -7,9 +7,9 @@ observers. Nothing else writes to a log.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from logging import DEBUG, getLogger
-from typing import Protocol
+from typing import Protocol, TypeVar, cast, overload
 
 import msgspec
 
@@ -45,6 +45,8 @@ from ._scrub import holds_secret, scrub_meta, scrub_payload
 from ._state import SessionState, digest_of
 from ._views import AgentState, Transcript, visible_entries
 
+T = TypeVar("T")
+
 _replace = msgspec.structs.replace
 _log = getLogger("turnlog.history")
 
@@ -59,6 +61,40 @@ class Subscriber(Protocol):
     def refold(self, entries: Sequence[Entry]) -> None:
         """Start again from these: what may be seen of the log changed, or a write failed."""
         ...
+
+
+class ReadOnly(Sequence[T]):
+    """A list that can only be read, and grows with the one behind it."""
+
+    __slots__ = ("_items",)
+
+    def __init__(self, items: list[T]) -> None:
+        self._items = items
+
+    @overload
+    def __getitem__(self, place: int) -> T: ...
+
+    @overload
+    def __getitem__(self, place: slice) -> list[T]: ...
+
+    def __getitem__(self, place: int | slice) -> T | list[T]:
+        return self._items[place]
+
+    def __len__(self) -> int:
+        return len(self._items)
+
+    def __iter__(self) -> Iterator[T]:
+        return iter(self._items)
+
+    def __eq__(self, other: object) -> bool:
+        if isinstance(other, ReadOnly):
+            return self._items == cast("ReadOnly[T]", other)._items
+        return self._items == other
+
+    __hash__ = None  # type: ignore[assignment]
+
+    def __repr__(self) -> str:
+        return repr(self._items)
 
 
 class Session(Appends):
@@ -139,9 +175,9 @@ class Session(Appends):
     # Views
 
     @property
-    def entries(self) -> list[Entry]:
-        """The committed log, unfiltered. Do not change it; it grows with every commit."""
-        return self._entries
+    def entries(self) -> Sequence[Entry]:
+        """The committed log, unfiltered: a read-only view that grows with every commit."""
+        return ReadOnly(self._entries)
 
     @property
     def staged(self) -> list[Entry]:
@@ -167,9 +203,9 @@ class Session(Appends):
         return self.state.current_run
 
     @property
-    def messages(self) -> list[Message]:
-        """The conversation so far, redactions applied. Do not change it; it grows as the log does."""
-        return self._transcript.update(self._entries)
+    def messages(self) -> Sequence[Message]:
+        """The conversation so far, redactions applied; a read-only view."""
+        return ReadOnly(self._transcript.update(self._entries))
 
     @property
     def metadata(self) -> JsonObject:

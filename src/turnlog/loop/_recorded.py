@@ -418,7 +418,7 @@ def _hints_in(entry: Entry) -> str | None:
     return next((text for text in found if text is not None), None)
 
 
-def _said(entry: ModelInputEntry) -> Said:
+def said_in(entry: ModelInputEntry) -> Said:
     """A recorded input, with what makes the runner write it again as it was."""
     given = "" if entry.payload.authored else None
     return Said(entry.payload.message, (entry.meta or {}).get("control"), summary=given)
@@ -443,7 +443,7 @@ class RecordedWorld:
         for entry in self._tape.after():
             if not isinstance(entry, ModelInputEntry) or entry.payload.source != "steering":
                 break
-            taken.append(_said(entry))
+            taken.append(said_in(entry))
         return taken
 
     def take_facts(self) -> list[Fact]:

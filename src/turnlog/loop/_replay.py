@@ -9,7 +9,6 @@ from turnlog.context import ContextOptions, ProjectionContext
 from turnlog.contract import (
     AgentError,
     Entry,
-    Message,
     ModelCallStartedEntry,
     ModelInputEntry,
     RunInput,
@@ -26,7 +25,7 @@ from turnlog.widgets import Widget
 from ._abort import RunLeft
 from ._folds import Folds
 from ._known_widgets import find_widgets
-from ._ports import Ports
+from ._ports import Ports, Said
 from ._recorded import (
     RecordedClock,
     RecordedContext,
@@ -35,6 +34,7 @@ from ._recorded import (
     RecordedModel,
     RecordedTools,
     RecordedWorld,
+    said_in,
 )
 from ._runner import Runner
 from ._tape import Tape, TapeEnded
@@ -162,7 +162,7 @@ async def _run_again(tape: Tape, folds: Folds, widgets: Sequence[Widget[Any]]) -
         home=tape.session_id,
     )
     try:
-        runner.begin(_input_of(tape, started))
+        runner.begin(*_input_of(tape, started))
         while runner.result is None:
             await runner.advance()
     except TapeEnded:
@@ -173,25 +173,25 @@ async def _run_again(tape: Tape, folds: Folds, widgets: Sequence[Widget[Any]]) -
         runner.outbox.close()
 
 
-def _input_of(tape: Tape, started: RunStartedEntry) -> RunInput:
+def _input_of(tape: Tape, started: RunStartedEntry) -> tuple[RunInput, list[Said]]:
     """What the run was started with: its own entry, and what was said to it before it first acted."""
     payload = started.payload
-    messages: list[Message] = []
+    said: list[Said] = []
     runtime = None
     for entry in tape.after(1):
         match entry:
             case ModelInputEntry() if entry.payload.source == "user":
-                messages.append(entry.payload.message)
+                said.append(said_in(entry))
             case RuntimeInitEntry():
                 runtime = entry.payload.data
             case ToolsChangeEntry():
                 continue
             case _:
                 break
-    return RunInput(
+    run = RunInput(
         session_id=started.session_id,
         run_id=started.run_id or "",
-        input_messages=messages,
+        input_messages=[each.message for each in said],
         system_prompt_override=payload.system_prompt_override,
         allowed_tools=payload.allowed_tools,
         tool_order=payload.tool_order,
@@ -208,3 +208,4 @@ def _input_of(tape: Tape, started: RunStartedEntry) -> RunInput:
         invocation_state=payload.invocation_state,
         system_prompt_content=payload.system_prompt_content,
     )
+    return run, said

@@ -134,6 +134,10 @@ class RunStream(Generic[T]):
         while not self._over:
             await self._advance()
             self._ready.clear()
+        return self.finished(check=check)
+
+    def finished(self, *, check: bool = True) -> RunResult[T]:
+        """The result of a run that is over; as :meth:`result`."""
         if self._result is None:
             raise AgentError("ConfigInvalid", f"session {self.session_id} has no open run to resume")
         return checked(self._result) if check else self._result
@@ -389,6 +393,8 @@ class SyncRunStream(Generic[T]):
 
     def result(self, *, check: bool = True) -> RunResult[T]:
         """Drive the run to its end, or return the result of one that is over."""
+        if self._stream.is_over:
+            return self._stream.finished(check=check)
         try:
             return self._loop.run_until_complete(self._stream.result(check=check))
         finally:
