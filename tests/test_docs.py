@@ -44,6 +44,18 @@ def code(text: str) -> list[str]:
     return re.findall(r"`([^`]+)`", text)
 
 
+# ── all pages ──
+
+PAGES = ["README.md", "AGENTS.md", *(f"docs/{path.name}" for path in sorted((ROOT / "docs").glob("*.md")))]
+
+
+@pytest.mark.parametrize("name", PAGES)
+def test_pages_use_plain_words(name: str) -> None:
+    text = re.sub(r"`[^`]*`", "", re.sub(r"^```.*?^```$", "", page(name), flags=re.M | re.S))
+    odd = r"\b(?:whoever|what there is|is going|are going|goes on|go on with|has the whole of it)\b"
+    assert re.findall(odd, text) == []
+
+
 # ── architecture.md ──
 
 
