@@ -203,7 +203,7 @@ async def test_a_store_that_stays_locked_ends_the_run_and_it_goes_on_later(
         if event.kind == "tool_started":
             let_go = hold(tmp_path)
     assert let_go is not None
-    result = events[-1].payload.result
+    result = events[-1].result
     assert (result.status, result.last_error.code) == ("failed", "SessionBusy")
     assert world.outside.record().effects
     let_go()

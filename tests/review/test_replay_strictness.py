@@ -18,6 +18,7 @@ from review.log_prefixes import trace_of
 from turnlog.contract import (
     AgentError,
     Entry,
+    LoopLimits,
     ModelOutputEntry,
     ToolPolicy,
     decode,
@@ -174,6 +175,23 @@ async def test_a_call_beyond_the_limit_is_noticed() -> None:
     entries[place] = msgspec.structs.replace(entries[place], payload=payload)  # type: ignore[type-var]
     report = await replay_entries(entries, SESSION)
     assert not report.identical and report.kind == "tool_started"
+
+
+@pytest.mark.spec("H-11", "L-4")
+@pytest.mark.parametrize(
+    "limits",
+    [LoopLimits(max_repeated_failures=3), LoopLimits(max_iterations=3), LoopLimits(max_tool_rounds=2)],
+)
+async def test_a_run_that_continued_beyond_its_limits_is_noticed(limits: LoopLimits) -> None:
+    stage = Stage()
+    turns = [*[Turn(tool_calls=[call("divide", a=1, b=0)])] * 3, "It cannot be done."]
+    await stage.agent(turns).run("Divide.", session=SESSION)
+    entries = await stage.store.load(SESSION)
+    place = next(n for n, entry in enumerate(entries) if entry.kind == "run_started")
+    payload: Any = msgspec.structs.replace(entries[place].payload, limits=limits)
+    entries[place] = msgspec.structs.replace(entries[place], payload=payload)  # type: ignore[type-var]
+    report = await replay_entries(entries, SESSION)
+    assert not report.identical and report.kind in ("model_call_started", "tool_started")
 
 
 @pytest.mark.spec("H-11", "R-3")
