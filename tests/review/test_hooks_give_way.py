@@ -12,7 +12,7 @@ from turnlog import AgentError, load_model
 from turnlog.contract import LoopLimits
 from turnlog.history import verify
 from turnlog.loop import Hooks, replay
-from turnlog.testing import Turn
+from turnlog.testing import Turn, check_session
 
 POINTS = ["before_model", "after_model", "before_tool", "after_tool", "on_event"]
 
@@ -38,6 +38,46 @@ async def test_an_abort_reaches_a_run_whose_hook_hangs(point: str) -> None:
     assert await verify(stage.store, SESSION) == []
     report = await replay(stage.store, SESSION)
     assert report.identical, report.difference
+
+
+@pytest.mark.spec("L-7", "L-13")
+@pytest.mark.parametrize("closed", ["agent", "stream"])
+@pytest.mark.parametrize("point", POINTS)
+async def test_a_hook_may_close_the_run_it_is_called_for(point: str, closed: str) -> None:
+    """It does not wait for itself: the run ends as aborted, and its session is free."""
+    stage = Stage()
+
+    async def close(*_: Any) -> None:
+        await (agent.close() if closed == "agent" else stream.aclose())
+
+    agent = stage.agent([Turn(tool_calls=[call("add", a=1, b=2)]), "Three."], hooks=Hooks(**{point: [close]}))
+    stream = agent.run_stream("Add.", session=SESSION)
+    result = await asyncio.wait_for(stream.result(check=False), 10)
+    assert result.status == "aborted"
+    assert agent.loop.sessions.runs == {}
+    assert await verify(stage.store, SESSION) == []
+    assert (await stage.agent(["Here."]).run("Again.", session=SESSION)).text == "Here."
+
+
+@pytest.mark.spec("L-7", "L-8", "L-13")
+@pytest.mark.parametrize("point", POINTS)
+async def test_a_run_that_is_cancelled_inside_a_hook_is_closed_in_order(point: str) -> None:
+    stage = Stage()
+    hanging = asyncio.Event()
+
+    async def hang(*_: Any) -> None:
+        if not hanging.is_set():
+            hanging.set()
+            await asyncio.Event().wait()
+
+    agent = stage.agent([Turn(tool_calls=[call("add", a=1, b=2)]), "Three."], hooks=Hooks(**{point: [hang]}))
+    task = asyncio.create_task(agent.run("Add.", session=SESSION))
+    await hanging.wait()
+    task.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await task
+    assert agent.loop.sessions.runs == {}
+    await check_session(stage.store, SESSION)
 
 
 @pytest.mark.spec("L-3", "L-13")
