@@ -66,7 +66,12 @@ def test_seeds_differ_and_everything_happens_in_them() -> None:
         "run awaiting_human",
         "run completed",
         "run failed",
+        "run paused",
         "steered",
+        "abort from elsewhere: True",
+        "decide from elsewhere: True",
+        "pause from elsewhere: True",
+        "send from elsewhere: True",
     ):
         assert counts[expected] > 0, f"{expected} never happened: {counts}"
 

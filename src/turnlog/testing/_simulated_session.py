@@ -1,4 +1,4 @@
-"""A busy session, as one seed has it: runs, aborts, steering, decisions, faults, kills, a second agent.
+"""A busy session, as one seed has it: runs, aborts, steering, decisions, faults, kills, other processes.
 
 ``simulate(seed)`` plays it, lets it come to rest, and checks everything that must hold of it.
 """
@@ -107,6 +107,8 @@ class BusySession:
         self.agents: dict[SimulatedProcess, Agent] = {}
         self.going: dict[SimulatedProcess, str] = {}
         self.prompts = self.random.choice((1, 1, 2))
+        self.posted: list[str] = []
+        """Messages that were sent from processes which drive no run, and acknowledged."""
         self.unexpected: list[str] = []
 
     def note(self, what: str, who: str = "") -> None:
@@ -127,6 +129,7 @@ class BusySession:
             + [self._jump] * draw((0, 0, 0, 1))
             + [self._pause] * draw((0, 0, 0, 1))
             + [self._edit] * (self.widgets and draw((0, 1, 2)))
+            + [self._control] * draw((0, 0, 1, 2))
         )
         async with asyncio.TaskGroup() as actors:
             actors.create_task(self._decide(), name="decider")
@@ -183,6 +186,10 @@ class BusySession:
             entries = await store.load(SESSION)
             said = Counter(e.payload.message.text for e in entries if isinstance(e, ModelInputEntry))
             problems += [f"{text!r} was said {count} times" for text, count in said.items() if count > 1]
+            queued = str([control.data for control in await store.posted(SESSION)])
+            problems += [
+                f"{text!r} was lost" for text in self.posted if not said[text] and text not in queued
+            ]
             self.report.entries = len(entries)
         if problems:
             raise AssertionError("\n".join(problems))
@@ -335,6 +342,34 @@ class BusySession:
         try:
             await agent.update_notebook(SESSION, {"gate": "opens at seven"})
             self.note("edited", process.name)
+        except AgentError as error:
+            self._heard_error(process, error.code, str(error))
+
+    def _control(self) -> None:
+        """A process that drives nothing reaches for the run, wherever that is."""
+        process = self.simulation.process()
+        process.spawn(self._reach(process), "control")
+
+    async def _reach(self, process: SimulatedProcess) -> None:
+        session = self._agent(process).session(SESSION)
+        what = self.random.choice(("abort", "pause", "send", "send", "decide"))
+        try:
+            match what:
+                case "abort":
+                    reached = await session.abort("from elsewhere")
+                case "pause":
+                    reached = await session.pause()
+                case "send":
+                    self.note("sends", process.name)
+                    text = f"From elsewhere, word {self.report.counts['sends']}."
+                    await session.send(text)
+                    self.posted.append(text)
+                    reached = True
+                case _:
+                    reached = bool(waiting := await session.pending())
+                    for call in waiting:
+                        await session.deny(call, by="erik")
+            self.note(f"{what} from elsewhere: {reached}", process.name)
         except AgentError as error:
             self._heard_error(process, error.code, str(error))
 
