@@ -69,6 +69,7 @@ async def main(scripted: bool) -> int:
             if isinstance(entry, ModelCallStartedEntry):
                 target = entry.payload.target
                 print(f"  {entry.seq:>3} {target.model} ({target.specification}), {entry.payload.reason}")
+    await router.close()
     return 0 if plan.status == done.status == "completed" else 1
 
 
