@@ -6,8 +6,8 @@ from collections import Counter
 
 import pytest
 
+from loop.log_prefixes import agent_on, batch_ends, stop_after, trace_of
 from loop.scenarios import TRACES, Stage
-from review.log_prefixes import agent_on, batch_ends, stop_after, trace_of
 from turnlog import Agent
 from turnlog.contract import AgentError, Entry
 from turnlog.history import SessionState, verify

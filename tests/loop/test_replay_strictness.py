@@ -13,8 +13,8 @@ from typing import Any
 import msgspec
 import pytest
 
+from loop.log_prefixes import trace_of
 from loop.scenarios import SESSION, TRACES, Stage, call
-from review.log_prefixes import trace_of
 from turnlog.contract import (
     AgentError,
     Entry,
