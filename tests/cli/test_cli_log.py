@@ -49,11 +49,46 @@ def test_a_session_is_called_what_it_was_called(shell: Shell) -> None:
 
 
 def test_show(told: Shell) -> None:
-    shown = told.ok("show", "s1").out.splitlines()
-    kinds = told.kinds("s1")
-    assert [line.split()[:2] for line in shown[:-1]] == [[str(n), kind] for n, kind in enumerate(kinds, 1)]
-    assert shown[-1].startswith(f"{len(kinds)} entries · completed")
+    day, *shown, state = told.ok("show", "s1").out.splitlines()
+    log = told.ok("show", "s1", "--json").lines
+    assert day == f"{log[0]['timestamp'][:10]} UTC"
+    for line, entry in zip(shown, log, strict=True):
+        assert line.split()[:2] == [str(entry["seq"]), entry["timestamp"][11:19]]
+        assert entry["kind"] in line
+    took = [line for line in shown if re.match(r" +\d+ \S+ +[\d.]+m?s ", line)]
+    ends = ("model_output", "tool_results", "run_ended")
+    assert took == [line for line in shown if line[22:].split()[0] in ends]  # what has an end took time
+    assert state.startswith(f"{len(log)} entries · completed")
     assert told.ok("show", "s1", "--after", "14", "--json").lines[0]["seq"] == 15
+
+
+def test_show_one_entry_whole(told: Shell) -> None:
+    log = told.ok("show", "s1", "--json").lines
+    entry = next(entry for entry in log if entry["kind"] == "tool_results")
+    shown = told.ok("show", "s1", str(entry["seq"])).out
+    assert shown.startswith(f"{entry['seq']} tool_results {entry['timestamp'][:10]} ")
+    assert f"id {entry['id']}" in shown
+    assert "toolName: add" in shown and "status: success" in shown
+    assert told.ok("show", "s1", entry["id"]).out == shown
+    assert told.ok("show", "s1", entry["id"], "--json").lines == [entry]
+    missing = told("show", "s1", "99")
+    assert (missing.code, missing.err) == (2, MISSING)
+
+
+MISSING = "turnlog show: Invalid value for ENTRY: session 's1' has no entry 99; it has 16 entries\n"
+
+
+def test_show_what_went_wrong(shell: Shell) -> None:
+    why = "a reason that is longer than what a line gives to other things that were said " * 2 + "ends here"
+    body = f"    'Fail.'\n    raise ValueError({why!r})\n"
+    shell.write("bad.py", f"from turnlog import tool\n\n@tool\ndef fail() -> str:\n{body}")
+    turns = ({"toolCalls": [{"name": "fail"}]}, {"error": {"code": "ModelAuthError", "message": why}})
+    shell("run", "-m", shell.script(*turns), "-t", "bad.py", "-s", "s1", "Hi")
+    shown = shell.ok("show", "s1", "--errors").out.splitlines()
+    kinds = [e["kind"] for e in shell.ok("show", "s1", "--errors", "--json").lines]
+    assert kinds == ["tool_results", "model_call_failed", "run_ended"]
+    assert [line[22:].split()[0] for line in shown[1:-1]] == kinds
+    assert all(why in line for line in shown[1:-1])
 
 
 @pytest.mark.spec("C-2")
@@ -162,10 +197,11 @@ async def test_replay_shows_the_first_difference(shell: Shell) -> None:
 
 
 def test_compact(told: Shell) -> None:
-    folded = told.ok("fork", "s1", "--json").lines[0]["sessionId"]
-    assert told.ok("compact", folded).out.startswith("folded: ")
-    assert told.kinds(folded)[-1] == "fold"
-    assert "nothing to fold" in told.ok("compact", folded).err
+    for answer in ("A long story. " * 200, "The end."):
+        told.ok("run", "-m", told.script(answer), "-s", "long", "Go on")
+    assert told.ok("compact", "long").out.startswith("folded: ")
+    assert told.kinds("long")[-1] == "fold"
+    assert "nothing to fold" in told.ok("compact", "long").err
     recapped = told.ok("fork", "s1", "--json").lines[0]["sessionId"]
     told.ok("compact", recapped, "-m", told.script("We added 1 and 2."))
     assert "compaction_summary" in told.kinds(recapped)
@@ -178,8 +214,9 @@ def test_compact(told: Shell) -> None:
 def test_redact(any_shell: Shell) -> None:
     shell = any_shell
     shell.ok("run", "-m", shell.script("Is he?"), "-s", "s1", SECRET)
+    before = len(shell.kinds("s1"))
     done = shell.ok("redact", "s1", "3", "--reason", "private", "--by", "ann")
-    assert done.out == "hidden; logged as entry 7\n"
+    assert done.out == f"hidden; logged as entry {before + 1}\n"
     for command in (["show", "s1"], ["export", "s1"], ["context", "s1"], ["sessions"]):
         assert SECRET not in shell.ok(*command).out
     assert "1 hidden by ann: private" in shell.ok("show", "s1").out

@@ -20,6 +20,27 @@ def uncoloured(text: str) -> list[str]:
     return re.sub(r"\x1b\[[0-9;]*m", "", text).splitlines()
 
 
+def screen(output: str) -> list[str]:
+    """What a terminal of any height shows in the end of ``output``."""
+    rows, row, column = [""], 0, 0
+    for piece in re.findall(r"\x1b\[[?0-9;]*[a-zA-Z]|[^\x1b]", output):
+        if piece == "\n":
+            row += 1
+            rows += [""] * (row + 1 - len(rows))
+        elif piece == "\r":
+            column = 0
+        elif piece == "\x1b[A":
+            row -= 1
+        elif piece == "\x1b[J":
+            rows[row:] = [rows[row][:column]]
+        elif piece == "\x1b[2K":
+            rows[row] = ""
+        elif not piece.startswith("\x1b"):
+            rows[row] = rows[row][:column].ljust(column) + piece + rows[row][column + 1 :]
+            column += 1
+    return [line.rstrip() for line in rows]
+
+
 def closed(shell: Shell, number: int, *args: str) -> subprocess.CompletedProcess[bytes]:
     """Run a command whose stream ``number`` is closed, as after ``<&-`` or ``>&-``."""
     command = f'exec "$@" {number}{"<" if number == 0 else ">"}&-'
@@ -39,7 +60,7 @@ def test_a_closed_standard_input_has_nothing_to_say(shell: Shell) -> None:
     assert (chat.returncode, chat.stderr) == (0, b"")
     run = closed(shell, 0, "run", "-m", model, "-")
     assert (run.returncode, run.stderr.count(b"\n")) == (2, 1)
-    assert b"there is nothing to ask" in run.stderr
+    assert b"there is nothing to say" in run.stderr
 
 
 def test_a_closed_standard_output_does_not_become_the_database(shell: Shell) -> None:
@@ -74,7 +95,9 @@ def test_an_entry_is_a_line_of_the_terminal_and_what_went_wrong_is_not_cut(shell
         lines = uncoloured(terminal.until("entries"))
     said = next(line for line in lines if "model_input" in line)
     assert len(said) == 50 and said.endswith("…")
-    assert broken in next(line for line in lines if "model_call_failed" in line)
+    at = next(number for number, line in enumerate(lines) if "model_call_failed" in line)
+    assert max(map(len, lines)) == 50
+    assert broken in " ".join(" ".join(lines[at : at + 4]).split())  # over several lines, no word cut
 
 
 async def test_sessions_are_listed_by_what_was_said_first(shell: Shell, tmp_path: Path) -> None:
@@ -89,7 +112,7 @@ async def test_sessions_are_listed_by_what_was_said_first(shell: Shell, tmp_path
     rows = {line.split()[0]: line for line in shell.ok("sessions").out.splitlines()}
     assert "What would you say" in rows["s1"]
     assert "4711" not in rows["s2"]
-    assert "(from s1 at 6) What would" in rows["s3"]
+    assert "(from s1 at 7) What would" in rows["s3"]
     shell.env.update(TERM="xterm", COLUMNS="60")
     with shell.terminal("sessions") as terminal:
         lines = uncoloured(terminal.rest())
@@ -101,6 +124,75 @@ def test_an_answer_that_was_cut_short_says_so(shell: Shell) -> None:
     assert done.out == "Once\n"
     assert "reached its length limit" in done.err
     assert "Once (length)" in shell.ok("show", "s1").out
+
+
+MARKDOWN = """# Apples
+
+Apples are **round** and [well known](http://apples.example), and this line is longer than the terminal.
+They are eaten.
+
+- red
+- green <b>or</b> yellow
+
+```python
+def eat(apple):
+    return None
+```
+
+[1]: http://apples.example/1"""
+
+SHOWN = """                 Apples
+
+Apples are round and well known
+(http://apples.example), and this line
+is longer than the terminal.
+They are eaten.
+
+ • red
+ • green <b>or</b> yellow
+
+ def eat(apple):
+     return None
+
+[1]: http://apples.example/1"""
+
+
+def test_an_answer_is_shown_as_markdown_and_no_word_is_cut(shell: Shell) -> None:
+    shell.env.update(TERM="xterm", COLUMNS="40", LINES="8")
+    with shell.terminal(
+        "run", "-m", shell.script({"text": MARKDOWN, "chunkSize": 3}), "-s", "s1", "?"
+    ) as term:
+        shown = screen(term.rest())
+    assert "\n".join(shown).strip("\n") == SHOWN.rstrip()
+    shell.env.update(TERM="dumb")
+    words = "many words which are all whole " * 4
+    with shell.terminal("run", "-m", shell.script({"text": words, "chunkSize": 3}), "-s", "s2", "?") as term:
+        shown = screen(term.rest())
+    assert max(map(len, shown)) <= 40
+    assert " ".join(shown).split() == words.split()
+
+
+def test_a_block_that_is_higher_than_the_screen_is_shown_once(shell: Shell) -> None:
+    shell.env.update(TERM="xterm", COLUMNS="40", LINES="6")
+    text = "".join(f"- item {number}\n" for number in range(20))
+    with shell.terminal("run", "-m", shell.script({"text": text, "chunkSize": 4}), "-s", "s1", "?") as term:
+        shown = screen(term.rest())
+    assert [line for line in shown if line] == [f" • item {number}" for number in range(20)]
+
+
+def test_an_answer_that_was_cut_off_leaves_the_screen(shell: Shell) -> None:
+    shell.env.update(TERM="xterm", COLUMNS="60", LINES="20")
+    cut, whole = (
+        {"text": "This was not all", "cut": True},
+        {"text": "Said.\n\nThis was\nnot all", "cut": True},
+    )
+    with shell.terminal("run", "-m", shell.script(cut, whole, "All."), "-s", "s1", "?") as terminal:
+        shown = [line for line in screen(terminal.rest()) if line]
+    assert "This was" not in " ".join(shown)
+    said = shown.index("Said.")  # a block that was complete stays in sight, with a word about it
+    assert shown[said + 1] == "(that answer was cut off and does not count)"
+    assert "All." in shown[said:]
+    assert len(re.findall("trying +again in ", " ".join(shown))) == 2
 
 
 def test_a_late_answer_is_waited_for_in_sight(shell: Shell) -> None:

@@ -18,7 +18,7 @@ from turnlog.contract import AgentError, Store, encode, guard
 from turnlog.history import default_store_url, open_store
 
 from ._streams import drop_output, prepare_streams
-from ._text import plain, plain_json
+from ._text import plain, plain_json, safe
 
 T = TypeVar("T")
 
@@ -39,7 +39,7 @@ class Commands(click.Group):
         "chat": "_chat",
         "run": "_chat",
         "sessions": "_log",
-        "show": "_log",
+        "show": "_show",
         "context": "_context",
         "compact": "_context",
         "replay": "_log",
@@ -107,6 +107,18 @@ def session_argument(command: Callable[..., Any]) -> Callable[..., Any]:
     return click.argument("session", callback=check_session)(command)
 
 
+def read_text(text: str) -> str:
+    """The argument TEXT; ``-`` stands for standard input."""
+    if text == "-":
+        try:
+            text = sys.stdin.buffer.read().decode("utf-8")
+        except UnicodeDecodeError as error:
+            raise click.BadParameter(f"standard input is not UTF-8: {error}", param_hint="TEXT") from error
+    if not text.strip():
+        raise click.BadParameter("there is nothing to say", param_hint="TEXT")
+    return text
+
+
 def store_url_of(url: str | None) -> str:
     return url or default_store_url()
 
@@ -140,9 +152,29 @@ def count(number: int, thing: str) -> str:
     return f"{number} {thing}" if number == 1 else f"{number} {thing}s"
 
 
+def entries_of(number: int) -> str:
+    return "1 entry" if number == 1 else f"{number} entries"
+
+
+def span(ms: float) -> str:
+    """A time that something takes, as short as it can be told."""
+    if ms < 1000:
+        return f"{ms:.0f} ms"
+    seconds = ms / 1000
+    if seconds < 60:
+        return f"{seconds:.1f} s" if seconds < 10 else f"{seconds:.0f} s"
+    minutes, seconds = divmod(round(seconds), 60)
+    hours, minutes = divmod(minutes, 60)
+    return f"{hours} h {minutes} min" if hours else f"{minutes} min {seconds} s"
+
+
+def say(console: Console, text: str) -> None:
+    """Print prose: on a terminal no word is cut at the margin, elsewhere a line stays a line."""
+    console.print(text, soft_wrap=not console.is_terminal)
+
+
 def say_error(code: str, message: str) -> None:
-    err.print(f"[bold red]{code}[/]: ", end="")
-    err.print(plain(message), markup=False)
+    say(err, f"[bold red]{code}[/]: {safe(message)}")
 
 
 def load_dotenv() -> None:
@@ -174,7 +206,7 @@ def run() -> None:
     load_dotenv()
     guard_keys()
     try:
-        app(standalone_mode=False)
+        app(standalone_mode=False, prog_name="turnlog")
         sys.stdout.flush()
     except (click.exceptions.Abort, KeyboardInterrupt):
         err.print("interrupted")

@@ -18,8 +18,7 @@ from ._app import (
     with_store,
     write_json,
 )
-from ._render import result_text
-from ._text import safe, short
+from ._text import result_text, safe, short
 
 _BAR = 32
 

@@ -13,6 +13,7 @@ from turnlog.loop import purge_entries, redact_entries
 
 from ._app import (
     FAILED,
+    entries_of,
     err,
     json_option,
     login,
@@ -80,7 +81,7 @@ def purge_command(
 
     This cannot be undone. What a model said of it elsewhere is content of its own: name those entries too.
     """
-    if not yes and not _confirmed(f"Erase {_entries(len(entries))} of {plain(session)} for good?"):
+    if not yes and not _confirmed(f"Erase {entries_of(len(entries))} of {plain(session)} for good?"):
         err.print("nothing was erased")
         sys.exit(FAILED)
 
@@ -104,7 +105,7 @@ def delete_command(session: str, forks: bool, yes: bool, store_url: str | None) 
     A session whose past other sessions share is refused, unless they are erased too (--forks).
     """
     named = with_store(store_url, lambda store: _family(store, session, forks))
-    what = f"{plain(session)} ({_entries(named[0])})"
+    what = f"{plain(session)} ({entries_of(named[0])})"
     if named[1]:
         what += f" and {len(named[1])} forked from it: {plain(', '.join(named[1][:10]))}"
     if not yes and not _confirmed(f"Erase {what} for good?"):
@@ -151,9 +152,5 @@ def _say(done: str, logged: Entry, as_json: bool) -> None:
     assert isinstance(logged, PurgeEntry | RedactionEntry)
     whole, parts = len(logged.payload.entry_ids), len(logged.payload.trimmed or {})
     out.print(f"{done}; logged as entry {logged.seq}")
-    rest = f", and copies in {_entries(parts)} more" if parts else ""
-    err.print(f"[dim]{done}: {_entries(whole)}{rest}[/]")
-
-
-def _entries(number: int) -> str:
-    return "1 entry" if number == 1 else f"{number} entries"
+    rest = f", and copies in {entries_of(parts)} more" if parts else ""
+    err.print(f"[dim]{done}: {entries_of(whole)}{rest}[/]")

@@ -1,4 +1,4 @@
-"""``sessions``, ``show``, ``replay``, ``fork``: reading the log."""
+"""``sessions``, ``replay``, ``fork``: reading the log."""
 
 from __future__ import annotations
 
@@ -10,13 +10,14 @@ import click
 from rich.cells import cell_len, set_cell_size
 from rich.text import Text
 
-from turnlog.contract import STATUSES, Entry, RunStatus, SessionInfo, Store
-from turnlog.history import SessionState, show_url, visible_entries
+from turnlog.contract import STATUSES, RunStatus, SessionInfo, Store
+from turnlog.history import show_url
 from turnlog.loop import ReplayReport, fork_session, replay
 
 from ._app import (
     FAILED,
     count,
+    entries_of,
     err,
     json_option,
     out,
@@ -27,7 +28,6 @@ from ._app import (
     write_json,
 )
 from ._hints import go_on
-from ._render import entry_line
 from ._text import plain, safe
 
 _AGE = re.compile(r"(\d+)([smhdw])")
@@ -81,8 +81,8 @@ def sessions_command(
 
 def _session_row(info: SessionInfo) -> tuple[str, str, str, str, str]:
     changed = info.updated_at[:16].replace("T", " ")
-    fork = f" (fork of {info.parent_session_id})" if info.parent_session_id else ""
-    about = plain(" ".join(((info.title or info.about or "") + fork).split()))
+    fork = f"(from {info.parent_session_id} at {info.forked_at}) " if info.parent_session_id else ""
+    about = plain(" ".join((fork + (info.title or info.about or "")).split()))
     return plain(info.session_id), str(info.entries), changed, info.status, about
 
 
@@ -96,48 +96,6 @@ def _session_line(row: tuple[str, str, str, str, str], widths: list[int]) -> Tex
     line = Text(about)
     line.truncate(room, overflow="ellipsis")
     return Text(start) + line
-
-
-@click.command("show", short_help="Show a session's log, an entry a line.")
-@session_argument
-@click.option("--after", type=int, default=0, help="Only entries after this seq.")
-@store_option
-@json_option
-def show_command(session: str, after: int, store_url: str | None, as_json: bool) -> None:
-    """Show a session's log, an entry a line, and where its run stands."""
-    entries: list[Entry] = with_store(store_url, lambda store: store.load(session))
-    shown = [entry for entry in visible_entries(entries) if entry.seq > after]
-    if as_json:
-        for entry in shown:
-            write_json(entry)
-        return
-    width = out.width if out.is_terminal else None
-    for entry in shown:
-        out.print(entry_line(entry, width))
-    state = SessionState.of(entries)
-    out.print(f"[dim]{_entries(len(entries))} · {state.status}{_usage(state)}[/]")
-    for call in state.open_calls:
-        what = (
-            "waits for approval"
-            if call.awaits_human
-            else "started, no result"
-            if call.started
-            else "not started"
-        )
-        out.print(f"[yellow]open call[/] {call.call.tool_call_id} {safe(call.call.tool_name)}: {what}")
-
-
-def _entries(number: int) -> str:
-    return "1 entry" if number == 1 else f"{number} entries"
-
-
-def _usage(state: SessionState) -> str:
-    usage = state.usage
-    if usage is None:
-        return ""
-    cached = f", {usage.cached_input_tokens} cached" if usage.cached_input_tokens else ""
-    cost = f" · ${usage.cost:.4f}" if usage.cost is not None else ""
-    return f" · last run {usage.input_tokens} in{cached}, {usage.output_tokens} out{cost}"
 
 
 @click.command("replay", short_help="Run a session again and compare every entry.")
@@ -156,7 +114,7 @@ def replay_command(session: str, store_url: str | None, as_json: bool) -> None:
         if report.unproven:
             rest += f"; {report.unproven} not, for what they were made of was purged"
         out.print(
-            f"[green]identical[/]: {_entries(report.entries)}, {count(report.runs, 'run')}, "
+            f"[green]identical[/]: {entries_of(report.entries)}, {count(report.runs, 'run')}, "
             f"{count(report.contexts, 'context')} compared{rest}"
         )
     else:

@@ -6,6 +6,8 @@ import json
 
 from rich.markup import escape
 
+from turnlog.contract import FileRefPart, ImagePart, TextPart, ToolResultPart, encode
+
 # A model or a tool must not move the cursor, rename the window or hide what it did: control characters are
 # shown as their pictures, line breaks and tabs stay. Nor may it turn text around (202A…, 2066…), so that one
 # thing is read and another approved.
@@ -41,3 +43,22 @@ def short(value: object, limit: int = 120) -> str:
     text = value if isinstance(value, str) else json.dumps(value, ensure_ascii=False, default=str)
     text = " ".join(text.split())
     return safe(text if len(text) <= limit else text[: limit - 1] + "…")
+
+
+def result_text(part: ToolResultPart) -> str:
+    content = part.payload.content
+    if isinstance(content, str):
+        return content
+    if isinstance(content, dict):
+        return encode(content).decode()
+    return "\n".join(map(_shown, content))
+
+
+def _shown(part: TextPart | ImagePart | FileRefPart) -> str:
+    match part:
+        case TextPart():
+            return part.payload.text
+        case ImagePart():
+            return f"({part.payload.mime_type})"
+        case FileRefPart():
+            return f"({part.payload.path})"

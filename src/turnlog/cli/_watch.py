@@ -13,8 +13,7 @@ from turnlog.contract import RunResult
 from turnlog.loop import RunStream
 
 from ._app import err, out, write_json
-from ._render import EventPrinter
-from ._waiting import Waiting
+from ._events import EventPrinter, Waiting
 
 
 async def watch(
@@ -29,7 +28,7 @@ async def watch(
     waiting = Waiting(err, printer, wanted=not as_json)
     interrupt = Interrupt(stream)
     result: RunResult[str] | None = None
-    with interrupt, waiting.going():
+    with interrupt, waiting.counting():
         try:
             async with stream:
                 async for event in stream:
