@@ -122,6 +122,21 @@ class Shell:
         """The kinds of a session's entries."""
         return [entry["kind"] for entry in self.ok("show", session, "--json").lines]
 
+    def wait_for(self, session: str, kind: str, number: int = 1) -> None:
+        """Wait until ``number`` entries of a kind are in the log of a session that another process writes."""
+        deadline = time.monotonic() + PATIENCE
+        while True:
+            done = self("show", session, "--json")
+            if done.code == 0 and [e["kind"] for e in done.lines].count(kind) >= number:
+                return
+            assert time.monotonic() < deadline, done
+
+    def wait_for_file(self, name: str) -> None:
+        deadline = time.monotonic() + PATIENCE
+        while not (self.folder / name).exists():
+            assert time.monotonic() < deadline, name
+            time.sleep(0.02)
+
     def start(self, *args: str) -> subprocess.Popen[bytes]:
         return subprocess.Popen(
             [*COMMAND, *args],

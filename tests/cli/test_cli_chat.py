@@ -66,7 +66,7 @@ def test_killed_in_the_middle_of_an_answer_and_started_again(any_shell: Shell) -
         terminal.until("tick tick")
         terminal.kill()
     with shell.terminal("chat", "-m", shell.script("One, two.", "Bye."), "-s", "s1") as terminal:
-        terminal.until("going on where it stopped")
+        terminal.until("continuing where it stopped")
         terminal.until("One, two.")
         terminal.say("Thanks")
         terminal.until("Bye.")
@@ -147,6 +147,106 @@ def test_a_call_that_waits_is_asked_about(shell: Shell, answer: str, outcome: st
     assert "by tester" in shell.ok("show", "s1").out
 
 
+def test_always_in_this_session_is_kept_in_its_log(shell: Shell) -> None:
+    with shell.terminal(
+        "chat", "-m", shell.script(DELETE, DELETE, "Both."), "-t", "tools.py", "-s", "s1"
+    ) as term:
+        term.say("Delete x twice")
+        term.until("run it?")
+        term.type("s\n")
+        term.until("Both.")  # the second call was not asked about
+        term.until("> ")
+    with shell.terminal("chat", "-m", shell.script(DELETE, "Again."), "-t", "tools.py", "-s", "s1") as term:
+        term.say("And again")
+        term.until("delete: yes, as always in this session")
+        term.until("Again.")
+    assert (shell.folder / "effects.txt").read_text() == "deleted x\n" * 3
+    made = [e["payload"] for e in shell.ok("show", "s1", "--json").lines if e["kind"] == "approval_decided"]
+    assert [(one["action"], one["decidedBy"]) for one in made] == [("approve", "tester")] * 3
+    shell.ok("fork", "s1", "--to", "s2")
+    with shell.terminal("chat", "-m", shell.script(DELETE), "-t", "tools.py", "-s", "s2") as term:
+        term.say("In a fork")
+        term.until("run it?")  # another session
+
+
+def test_a_refusal_takes_its_reason_along(shell: Shell) -> None:
+    with shell.terminal("chat", "-m", shell.script(DELETE, "I see."), "-t", "tools.py", "-s", "s1") as term:
+        term.say("Delete x")
+        term.until("run it?")
+        term.type("no, because it is the only copy\n")
+        term.until("I see.")
+    assert not (shell.folder / "effects.txt").exists()
+    assert "it is the only copy" in shell.ok("context", "s1").out
+
+
+def test_what_was_typed_before_a_question_does_not_answer_it(shell: Shell) -> None:
+    slow = {**DELETE, "delay": 0.3}
+    with shell.terminal("chat", "-m", shell.script(slow, "Done."), "-t", "tools.py", "-s", "s1") as term:
+        term.say("Delete x")
+        term.type("y\n")
+        term.until("run it?")
+        term.type("n\n")
+        term.until("Done.")
+    assert not (shell.folder / "effects.txt").exists()
+
+
+EDIT = {"path": "notes.txt", "old": "one\ntwo\nthree", "new": "one\n2\nthree"}
+
+
+@pytest.mark.parametrize("name", ["edit", "write"])
+def test_an_edit_is_shown_as_a_diff(shell: Shell, name: str) -> None:
+    shell.env["TERM"] = "xterm"
+    shell.write("notes.txt", EDIT["old"])
+    shell.write(
+        "edits.py",
+        """
+from turnlog import tool
+
+@tool(requires_approval=True)
+def edit(path: str, old: str, new: str) -> str:
+    "Edit a file."
+    return "edited"
+
+@tool(requires_approval=True)
+def write(path: str, content: str) -> str:
+    "Write a file."
+    return "written"
+""",
+    )
+    given = EDIT if name == "edit" else {"path": EDIT["path"], "content": EDIT["new"]}
+    call = {"toolCalls": [{"name": name, "arguments": given}]}
+    with shell.terminal("chat", "-m", shell.script(call), "-t", "edits.py", "-s", "s1") as term:
+        term.say("Edit")
+        seen = term.until("run it?")
+    assert " one\r\n\x1b[31m-two\x1b[0m\r\n\x1b[32m+2\x1b[0m\r\n three" in seen
+
+
+def test_a_paste_of_several_lines_is_one_message(shell: Shell) -> None:
+    with shell.terminal("chat", "-m", shell.script("One.", "Two."), "-s", "s1") as terminal:
+        terminal.say("first\nsecond\n\nfourth")
+        terminal.until("One.")
+        terminal.until("> ")
+        terminal.type("a\nb")  # the last line is not finished, and can still be changed
+        terminal.until("… b")
+        terminal.type("c\n")
+        terminal.until("Two.")
+    log = shell.ok("show", "s1", "--json").lines
+    said = [e["payload"]["message"]["parts"][0]["payload"]["text"] for e in log if e["kind"] == "model_input"]
+    assert said == ["first\nsecond\n\nfourth", "a\nbc"]
+
+
+def test_what_is_typed_during_an_answer_is_not_mixed_into_it(shell: Shell) -> None:
+    slow = {"text": "tick " * 10, "delay": 0.1, "chunkSize": 5}
+    with shell.terminal("chat", "-m", shell.script(slow, "Next."), "-s", "s1") as terminal:
+        terminal.say("Count")
+        terminal.until("tick tick")
+        terminal.type("mixed in\n")
+        answer = terminal.until("> ")
+        assert "mixed" not in answer
+        terminal.until("mixed in")  # the next prompt has it
+        terminal.until("Next.")
+
+
 def test_deciding_later_leaves_and_the_next_chat_asks_again(shell: Shell) -> None:
     with shell.terminal("chat", "-m", shell.script(DELETE), "-t", "tools.py", "-s", "s1") as terminal:
         terminal.say("Delete x")
@@ -161,7 +261,8 @@ def test_deciding_later_leaves_and_the_next_chat_asks_again(shell: Shell) -> Non
         terminal.until("> ")
         terminal.press_ctrl_d()
         assert terminal.wait() == 0
-    assert "run_ended            aborted" in shell.ok("show", "s1").out
+    (ended,) = (e for e in shell.ok("show", "s1", "--json").lines if e["kind"] == "run_ended")
+    assert ended["payload"]["status"] == "aborted"
     assert not (shell.folder / "effects.txt").exists()
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import signal
+import time
 
 import pytest
 
@@ -45,8 +46,11 @@ def test_a_forced_tool_is_named_and_checked(shell: Shell) -> None:
     shell.ok("run", "-m", model, "-t", "tools.py", "--tool-choice", "add", "-s", "s1", "Add")
     assert 'tool choice {"name": "add"}' in shell.ok("show", "s1").out
     refused = shell("run", "-m", model, "-t", "tools.py", "--tool-choice", "subtract", "Add")
-    assert refused.code == 2
-    assert "there is no tool 'subtract'; it may be auto, none, required, add" in refused.err
+    assert refused.code == 1
+    assert (
+        "tool_choice is 'subtract'; pass 'auto', 'required', 'none' or the name of a tool: add" in refused.err
+    )
+    assert shell.ok("sessions", "--json").out.count("sessionId") == 1
 
 
 def test_a_configuration_file(shell: Shell) -> None:
@@ -69,7 +73,7 @@ def test_a_call_that_waits_ends_with_a_code_of_its_own(shell: Shell) -> None:
     assert done.code == 3
     assert "waits for approval" in done.err
     assert "turnlog approve s1 call_" in done.err
-    assert "turnlog chat --session s1 -m scripted:script0.json -t tools.py" in done.err
+    assert "turnlog resume s1 -m scripted:script0.json -t tools.py" in done.err
     again = shell("run", "-m", shell.script("Hm."), "-s", "s1", "Are you there?")
     assert again.code == 1
     assert again.err.startswith("SessionBusy: session s1 waits for a decision on call_")
@@ -77,16 +81,32 @@ def test_a_call_that_waits_ends_with_a_code_of_its_own(shell: Shell) -> None:
 
 @pytest.mark.parametrize("presses", [1, 2])
 def test_ctrl_c_stops_the_run_and_keeps_the_session(shell: Shell, presses: int) -> None:
-    process = shell.start("run", "-m", shell.script(SLOW), "-s", "s1", "Count")
-    assert process.stdout is not None
-    assert process.stdout.read(10) == b"tick tick "
-    for _ in range(presses):
-        process.send_signal(signal.SIGINT)
-    _, err = process.communicate(timeout=PATIENCE)
-    assert process.returncode == 130
-    assert b"Traceback" not in err
+    with shell.terminal("run", "-m", shell.script(SLOW), "-s", "s1", "Count") as terminal:
+        terminal.until("tick tick")
+        for _ in range(presses):
+            terminal.press_ctrl_c()
+        assert "Traceback" not in terminal.rest()
+        assert terminal.wait() == 130
     assert shell.kinds("s1")[-2:] == ["model_call_failed", "run_ended"]
     assert shell.ok("replay", "s1").out.startswith("identical")
+
+
+def test_what_had_come_when_a_run_is_stopped_is_written_to_a_pipe(shell: Shell) -> None:
+    process = shell.start("run", "-m", shell.script(SLOW), "-s", "s1", "Count")
+    shell.wait_for("s1", "model_call_started")
+    time.sleep(0.5)
+    process.send_signal(signal.SIGINT)
+    out, err = process.communicate(timeout=PATIENCE)
+    assert process.returncode == 130
+    assert out.startswith(b"tick tick") and out.endswith(b"\n")
+    assert b"Traceback" not in err
+
+
+def test_text_that_was_retracted_is_not_on_standard_output(shell: Shell) -> None:
+    cut = {"text": "par", "cut": True}
+    done = shell.ok("run", "-m", shell.script(cut, cut, "partly fine."), "-s", "s1", "Hi")
+    assert done.out == "partly fine.\n"
+    assert done.err.count("trying again in ") == 2
 
 
 def test_a_reader_that_goes_away_stops_the_run(shell: Shell) -> None:

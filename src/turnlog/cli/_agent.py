@@ -12,21 +12,42 @@ from typing import Any
 
 import click
 
-from turnlog.contract import AgentError, SpecificTool, ToolChoice
+from turnlog.contract import AgentError, Store
+from turnlog.history import JsonlStore, SqliteStore, default_store_url
 from turnlog.loop import Agent, AgentConfig, Tool, load_config
 
 from ._app import check_session, json_option, store_option, store_url_of
+from ._hints import STORE
 
-CHOICES = ("auto", "none", "required")
+_MADE_OF = {
+    "model": "--model",
+    "instructions": "--instructions",
+    "tool_modules": "--tools",
+    "config": "--config",
+    "base_url": "--base-url",
+    "store_url": "--store",
+}
+"""Options that make an agent; one that is loaded is made already."""
+
+
+def agent_option(command: Callable[..., Any]) -> Callable[..., Any]:
+    return click.option(
+        "--agent",
+        "-a",
+        "agent_name",
+        metavar="MODULE:NAME",
+        help="An Agent, or a function that makes one, from a Python module or file; with its own store.",
+    )(command)
 
 
 def agent_options(command: Callable[..., Any]) -> Callable[..., Any]:
+    """The options that make an agent."""
     for option in (
         json_option,
         store_option,
         click.option("--base-url", metavar="URL", help="Address of a compatible server."),
         click.option(
-            "--config", metavar="FILE", type=click.Path(dir_okay=False), help="Agent configuration, TOML."
+            "--config", metavar="FILE", type=click.Path(dir_okay=False), help="Agent configuration in TOML."
         ),
         click.option(
             "--tools",
@@ -34,19 +55,31 @@ def agent_options(command: Callable[..., Any]) -> Callable[..., Any]:
             "tool_modules",
             multiple=True,
             metavar="MODULE",
-            help="Python module or file with @tool functions.",
+            help="Python module or file with @tool functions; may be given several times.",
         ),
         click.option("--instructions", "-i", metavar="TEXT", help="The system prompt."),
+        click.option(
+            "--model",
+            "-m",
+            metavar="NAME",
+            help="openai:MODEL, anthropic:MODEL, google:MODEL, …; default local, on this machine.",
+        ),
+        agent_option,
+    ):
+        command = option(command)
+    return command
+
+
+def session_options(command: Callable[..., Any]) -> Callable[..., Any]:
+    """The options that choose the session of a new run."""
+    for option in (
+        click.option("--title", metavar="TEXT", help="The title of a new session."),
         click.option(
             "--session",
             "-s",
             metavar="ID",
             callback=check_session,
-            help="Go on with this session, or give a new one a name.",
-        ),
-        click.option("--title", metavar="TEXT", help="What a new session is called."),
-        click.option(
-            "--model", "-m", metavar="NAME", help="local (the default), openai:…, anthropic:…, google:…"
+            help="Continue this session, or name a new one.",
         ),
     ):
         command = option(command)
@@ -54,16 +87,29 @@ def agent_options(command: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def make_agent(
+    agent_name: str | None,
     model: str | None,
     instructions: str | None,
     tool_modules: tuple[str, ...],
     config: str | None,
     base_url: str | None,
     store_url: str | None,
-) -> tuple[Agent, list[Tool]]:
-    tools = [tool for module in tool_modules for tool in load_tools(module)]
+) -> Agent:
+    if agent_name is not None:
+        given = click.get_current_context().params
+        if also := [option for name, option in _MADE_OF.items() if given.get(name)]:
+            raise click.UsageError(
+                f"--agent loads an agent that is made already; leave out {', '.join(also)}"
+            )
+        agent = load_agent(agent_name)
+        if (url := _url_of(agent.store)) not in (None, default_store_url()):
+            click.get_current_context().meta[STORE] = url
+        return agent
     loaded = load_config(config) if config else AgentConfig()
-    parts: dict[str, Any] = {"tools": tools, "store": store_url_of(store_url or loaded.store)}
+    parts: dict[str, Any] = {
+        "tools": [tool for module in tool_modules for tool in load_tools(module)],
+        "store": store_url_of(store_url or loaded.store),
+    }
     if model or loaded.model is None:
         parts["model"] = model or "local"
     if instructions is not None:
@@ -71,45 +117,69 @@ def make_agent(
     if base_url:
         table = None if model or isinstance(loaded.model, str) else loaded.model
         parts["model_options"] = {**((table and table.options) or {}), "base_url": base_url}
-    return Agent.from_config(loaded, **parts), tools
+    return Agent.from_config(loaded, **parts)
 
 
-def read_choice(choice: str | None, tools: list[Tool]) -> ToolChoice | None:
-    """``--tool-choice`` as the library takes it; a tool that is not there is refused at once."""
-    if choice is None or choice in CHOICES:
-        return choice  # pyright: ignore[reportReturnType]
-    names = [tool.name for tool in tools]
-    if choice not in names:
-        known = ", ".join((*CHOICES, *names))
-        raise click.BadParameter(
-            f"there is no tool {choice!r}; it may be {known}", param_hint="--tool-choice"
-        )
-    return SpecificTool(name=choice)
+def _url_of(store: Store) -> str | None:
+    """How another command names the store of an agent; None when it cannot."""
+    match store:
+        case SqliteStore():
+            return f"sqlite:{store.path}"
+        case JsonlStore():
+            return f"jsonl:{store.folder}"
+        case _:
+            return None
+
+
+def load_agent(name: str) -> Agent:
+    """The agent that ``MODULE:NAME`` or ``FILE.py:NAME`` names; without a name it is ``agent``."""
+    place, _, attribute = name.partition(":")
+    module = _load(place, "--agent")
+    attribute = attribute or "agent"
+    found: Any = getattr(module, attribute, None)
+    if callable(found) and not isinstance(found, Agent):
+        found = _guarded(found, f"{attribute}() in {place}", "--agent")
+    if isinstance(found, Agent):
+        return found
+    others = [key for key, value in vars(module).items() if isinstance(value, Agent)]
+    if found is None:
+        known = f"; its agents: {', '.join(others)}" if others else ""
+        raise click.BadParameter(f"{place} has no {attribute!r}{known}", param_hint="--agent")
+    raise click.BadParameter(
+        f"{attribute!r} in {place} is a {type(found).__name__}, not an Agent", param_hint="--agent"
+    )
 
 
 def load_tools(name: str) -> list[Tool]:
     """All tools of a module, named with dots or as a file."""
-    try:
-        module = _load_file(name) if name.endswith(".py") else _load_module(name)
-    except (click.ClickException, AgentError):
-        raise
-    except BaseException as error:
-        if isinstance(error, KeyboardInterrupt):
-            raise
-        # Whatever the user's own file does when it is read, a line that says so is more use than our stack.
-        raise click.BadParameter(
-            f"{name} fails: {type(error).__name__}: {error}", param_hint="--tools"
-        ) from error
+    module = _load(name, "--tools")
     found: list[Tool] = [value for value in vars(module).values() if isinstance(value, Tool)]
     if not found:
         raise click.BadParameter(f"{name} has no function marked with @tool", param_hint="--tools")
     return found
 
 
-def _load_file(name: str) -> ModuleType:
+def _load(name: str, option: str) -> ModuleType:
+    load = _load_file if name.endswith(".py") else _load_module
+    return _guarded(lambda: load(name, option), name, option)
+
+
+def _guarded(work: Callable[[], Any], what: str, option: str) -> Any:
+    """Run the user's own code: whatever it raises, one line of ours about it is more use than our stack."""
+    try:
+        return work()
+    except (click.ClickException, AgentError, KeyboardInterrupt):
+        raise
+    except BaseException as error:
+        raise click.BadParameter(
+            f"{what} fails: {type(error).__name__}: {error}", param_hint=option
+        ) from error
+
+
+def _load_file(name: str, option: str) -> ModuleType:
     path = Path(name)
     if not path.is_file():
-        raise click.BadParameter(f"there is no file {name}", param_hint="--tools")
+        raise click.BadParameter(f"there is no file {name}", param_hint=option)
     spec = importlib.util.spec_from_file_location(path.stem, path)
     assert spec is not None and spec.loader is not None
     module = importlib.util.module_from_spec(spec)
@@ -118,7 +188,7 @@ def _load_file(name: str) -> ModuleType:
     return module
 
 
-def _load_module(name: str) -> ModuleType:
+def _load_module(name: str, option: str) -> ModuleType:
     if "" not in sys.path and str(Path.cwd()) not in sys.path:
         sys.path.insert(0, str(Path.cwd()))  # as with python -m: a module beside you is found
     try:
@@ -126,4 +196,4 @@ def _load_module(name: str) -> ModuleType:
     except ModuleNotFoundError as error:
         if error.name != name.partition(".")[0] and error.name != name:
             raise
-        raise click.BadParameter(f"there is no module {name}", param_hint="--tools") from error
+        raise click.BadParameter(f"there is no module {name}", param_hint=option) from error

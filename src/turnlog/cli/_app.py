@@ -37,7 +37,8 @@ class Commands(click.Group):
 
     modules = {
         "chat": "_chat",
-        "run": "_chat",
+        "run": "_run",
+        "resume": "_run",
         "sessions": "_log",
         "show": "_show",
         "context": "_context",

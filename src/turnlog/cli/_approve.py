@@ -11,7 +11,7 @@ from turnlog.contract import ApprovalDecided, PendingApproval, Store
 from turnlog.loop import Decision, pending_calls, record_decision
 
 from ._app import check_session, err, json_option, login, out, store_option, with_store, write_json
-from ._hints import approve, go_on
+from ._hints import approve, resume
 from ._text import safe, whole
 
 
@@ -36,7 +36,7 @@ def approve_command(
     as_json: bool,
 ) -> None:
     """Let a call run, or not. Without CALL: what waits in SESSION; without SESSION: in all of them. Resume
-    the run with `turnlog chat --session`."""
+    the run with `turnlog resume`."""
     changed = _parse(arguments)
     if changed is not None and action is not None:
         raise click.UsageError(f"--modify and --{action} contradict each other; give one of them")
@@ -59,7 +59,7 @@ def approve_command(
         write_json(decided)
         return
     out.print(f"{decided.action} by {safe(by)}")
-    err.print(f"[dim]go on with: {go_on(session)}[/]")
+    err.print(f"[dim]continue with: {resume(session)}[/]")
 
 
 def _list_all(waiting: list[PendingApproval], as_json: bool) -> None:

@@ -1,113 +1,38 @@
-"""``turnlog chat`` and ``turnlog run``: talk to an agent."""
+"""``chat``: talk to an agent."""
 
 from __future__ import annotations
 
 import asyncio
-import contextlib
-import importlib
-import signal
 import sys
 from typing import Any
 
 import click
 
-from turnlog.contract import AgentError, PendingApproval, RunResult
-from turnlog.loop import Agent, Decision, RunStream
+from turnlog.contract import AgentError, ApprovalDecidedEntry, ApprovalRequestedEntry, RunResult
+from turnlog.loop import Agent, RunStream
 
-from ._agent import agent_options, make_agent, read_choice
-from ._app import FAILED, INTERRUPTED, WAITS, err, login, out, say_error
-from ._hints import approve, go_on
-from ._text import safe, short, whole
+from ._agent import agent_options, make_agent, session_options
+from ._app import WAITS, err, login, out, say_error
+from ._ask import Choice, ask
+from ._hints import go_on
+from ._keys import edit_lines, prompt_message, quiet_keys
+from ._run import exit_code, say_what_waits
+from ._text import safe
 from ._watch import watch
 
-_ANSWERS: dict[str, Decision] = {
-    "y": "approve",
-    "yes": "approve",
-    "n": "deny",
-    "no": "deny",
-    "a": "abort",
-    "abort": "abort",
-}
-
-
-@click.command("run", short_help="Ask one question.")
-@click.argument("text")
-@agent_options
-@click.option(
-    "--tool-choice",
-    metavar="NAME",
-    help="auto, none, required, or the name of a tool that must be called first.",
-)
-def run_command(text: str, tool_choice: str | None, **options: Any) -> None:
-    """Ask one question. TEXT may be - for standard input.
-
-    The answer goes to standard output, what happens around it to standard error. Exit code 0: answered,
-    1: failed, 3: a call waits for approval, 130: stopped with Ctrl-C.
-    """
-    if text == "-":
-        text = _read_all()
-    if not text.strip():
-        raise click.BadParameter("there is nothing to ask", param_hint="TEXT")
-    sys.exit(asyncio.run(_run_once(text, tool_choice, **options)))
-
-
-async def _run_once(
-    text: str,
-    tool_choice: str | None,
-    session: str | None,
-    title: str | None,
-    as_json: bool,
-    **options: Any,
-) -> int:
-    agent, tools = make_agent(**options)
-    try:
-        choice = read_choice(tool_choice, tools)
-        stream = agent.run_stream(text, session=session, tool_choice=choice, title=title)
-        result = await watch(stream, as_json)
-        if result is not None and not as_json:
-            if result.status == "awaiting_human":
-                _say_how_to_decide(result.session_id, await agent.pending(result.session_id))
-            elif session is None:
-                err.print(f"[dim]session {safe(result.session_id)}[/]")
-    finally:
-        await agent.close()
-    return _exit_code(result)
-
-
-def _exit_code(result: RunResult[str] | None) -> int:
-    match result.status if result is not None else "failed":
-        case "completed":
-            return 0
-        case "failed":
-            return FAILED
-        case "aborted":
-            return INTERRUPTED
-        case "awaiting_human" | "paused":
-            return WAITS
-
-
-def _read_all() -> str:
-    try:
-        return sys.stdin.buffer.read().decode("utf-8")
-    except UnicodeDecodeError as error:
-        raise click.BadParameter(f"standard input is not UTF-8: {error}", param_hint="TEXT") from error
-
-
-def _say_how_to_decide(session: str, waiting: list[PendingApproval]) -> None:
-    for call in waiting:
-        name = approve(session, call.tool_call_id)
-        err.print(f"[dim]decide with: {name}, or --deny, --modify JSON, --abort[/]")
-    err.print(f"[dim]then go on with: {go_on(session)}[/]")
+_ALWAYS = "always in this session"
 
 
 @click.command("chat", short_help="Talk to an agent.")
 @agent_options
+@session_options
 def chat_command(session: str | None, title: str | None, as_json: bool, **options: Any) -> None:
     """Talk to an agent. Ctrl-C stops the answer and keeps the session; Ctrl-D leaves.
 
-    A session that a crash or a wait for approval left open goes on first. Lines may come from a pipe.
+    A run that a crash, a pause or a wait for approval left open is continued first. Pasted lines are one
+    message. Through a pipe every line is a message.
     """
-    agent, _ = make_agent(**options)
+    agent = make_agent(**options)
     chat = Chat(agent, agent.session(session).session_id, as_json, title)
     # Lines are read between two uses of the loop, on the main thread: there Ctrl-C reaches the prompt.
     with asyncio.Runner() as runner:
@@ -116,23 +41,6 @@ def chat_command(session: str | None, title: str | None, as_json: bool, **option
         finally:
             runner.run(agent.close())
     sys.exit(code)
-
-
-def _edit_lines() -> None:
-    """Arrow keys at the prompt, where Python was built with them."""
-    with contextlib.suppress(ImportError):
-        importlib.import_module("readline")  # its import is what does it
-
-
-def _prompt(text: str) -> str:
-    """Read a line. Ctrl-C counts here and while a run goes; in between, when an answer has just ended and
-    the key is pressed a moment too late, it must not end the chat."""
-    try:
-        signal.signal(signal.SIGINT, signal.default_int_handler)
-        return input(text)
-    finally:
-        if sys.platform != "win32":  # there a run has no other way to hear of it
-            signal.signal(signal.SIGINT, signal.SIG_IGN)
 
 
 class Chat:
@@ -149,49 +57,58 @@ class Chat:
         """Until there is nothing more to read; the exit code."""
         agent, session = self._agent, self._session
         if self._interactive:
-            _edit_lines()
+            edit_lines()
             model = safe(agent.model.descriptor.model)
             err.print(f"[dim]session {safe(session)} · {model} · Ctrl-C stops, Ctrl-D leaves[/]")
         if runner.run(agent.store.tail(session)) is None:
             result = None
         else:
-            result = self._turn(runner, agent.resume_stream(session), note="going on where it stopped")
+            result = self._turn(runner, agent.resume_stream(session), note="continuing where it stopped")
         while True:
             while result is not None and result.status == "awaiting_human":
                 if not self._decide(runner):
-                    _say_how_to_decide(session, runner.run(agent.pending(session)))
+                    runner.run(say_what_waits(agent, result))
                     return WAITS
                 result = self._turn(runner, agent.resume_stream(session))
-            line = self._read_line()
-            if line is None:
+            paused = result is not None and result.status == "paused"
+            if paused and not self._interactive:
+                runner.run(say_what_waits(agent, result))
+                return WAITS
+            if paused:
+                err.print("[dim](paused: Enter continues, a message ends it and starts anew)[/]")
+            said = self._read()
+            if said is None:
                 break
-            if line.strip():
-                words = line.rstrip("\n")
-                result = self._turn(runner, agent.run_stream(words, session=session, title=self._title))
+            if said.strip():
+                result = self._turn(runner, agent.run_stream(said, session=session, title=self._title))
+            elif paused:
+                result = self._turn(runner, agent.resume_stream(session))
         if self._interactive:
             if runner.run(agent.store.tail(session)) is not None:
-                err.print(f"[dim]kept: {go_on(session)}[/]")
+                err.print(f"[dim]kept; continue with: {go_on(session)}[/]")
             return 0
-        return 0 if result is None else _exit_code(result)
+        return 0 if result is None else exit_code(result)
 
     def _turn(
         self, runner: asyncio.Runner, stream: RunStream[str], *, note: str | None = None
     ) -> RunResult[str] | None:
         try:
-            return runner.run(watch(stream, self._as_json, note=note, asks=self._interactive))
+            with quiet_keys():
+                return runner.run(watch(stream, self._as_json, note=note, asks=self._interactive))
         except AgentError as error:
             if not self._interactive:
                 raise
             say_error(error.code, error.message)
             return None
 
-    def _read_line(self) -> str | None:
+    def _read(self) -> str | None:
         if not self._interactive:
             # Whatever the locale is, a pipe speaks UTF-8.
-            return sys.stdin.buffer.readline().decode("utf-8", "replace") or None
+            line = sys.stdin.buffer.readline().decode("utf-8", "replace")
+            return line.rstrip("\n") if line else None
         while True:
             try:
-                return _prompt("> ")
+                return prompt_message("> ", "… ", lambda line: err.print(f"[dim]…[/] {safe(line)}"))
             except EOFError:
                 out.print()
                 return None
@@ -204,25 +121,37 @@ class Chat:
         """Ask about the calls that wait. False when somebody is to decide later."""
         if not self._interactive:
             return False
-        for call in runner.run(self._agent.pending(self._session)):
-            action = self._ask(call)
-            if action is None:
+        calls = runner.run(self._agent.pending(self._session))
+        allowed = runner.run(self._allowed())
+        for call in calls:
+            if call.tool_name in allowed:
+                err.print(f"[dim]{safe(call.tool_name)}: yes, as {_ALWAYS}[/]")
+                chosen = Choice("approve", note="as before")
+            elif (chosen := ask(call)) is None:
                 return False
-            runner.run(self._agent.decide(self._session, call.tool_call_id, action, by=login()))
-            if action == "abort":
-                break
-        return True
-
-    def _ask(self, call: PendingApproval) -> Decision | None:
-        why = f" [dim]{short(call.reason)}[/]" if call.reason else ""
-        err.print(f"[magenta]{safe(call.tool_name)}[/] {whole(call.arguments)}{why}")
-        while True:
+            if chosen.always:
+                allowed.add(call.tool_name)
+            note = _ALWAYS if chosen.always else chosen.note
+            decision = self._agent.decide(
+                self._session, call.tool_call_id, chosen.action, by=login(), note=note
+            )
             try:
-                given = _prompt("run it? [y]es, [n]o, [a]bort the run, [l]ater: ").strip().lower()
-            except (EOFError, KeyboardInterrupt):
-                out.print()
-                return None
-            if given in ("l", "later"):
-                return None
-            if given in _ANSWERS:
-                return _ANSWERS[given]
+                runner.run(decision)
+            except AgentError as error:  # it expired, or was decided elsewhere in the meantime
+                say_error(error.code, error.message)
+            if chosen.action == "abort":
+                break
+        return bool(calls)
+
+    async def _allowed(self) -> set[str]:
+        """Tools that somebody said always yes to, in this session and not in one it was forked from."""
+        names: dict[str, str] = {}
+        allowed: set[str] = set()
+        for entry in await self._agent.store.load(self._session):
+            if isinstance(entry, ApprovalRequestedEntry):
+                names[entry.payload.tool_call_id] = entry.payload.tool_name
+            elif isinstance(entry, ApprovalDecidedEntry) and entry.session_id == self._session:
+                decided = entry.payload
+                if decided.note == _ALWAYS and decided.tool_call_id in names:
+                    allowed.add(names[decided.tool_call_id])
+        return allowed

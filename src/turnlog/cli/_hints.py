@@ -11,7 +11,11 @@ from turnlog.history import show_url
 
 from ._text import safe
 
+STORE = "turnlog.store"
+"""Where a command keeps the URL of the store that an agent brought along."""
+
 _REPEATED = {
+    "agent_name": "--agent",
     "model": "-m",
     "base_url": "--base-url",
     "config": "--config",
@@ -21,9 +25,13 @@ _REPEATED = {
 
 
 def go_on(session: str) -> str:
-    """The command that goes on with ``session``, as markup."""
-    words = ["turnlog", "chat", "--session", session, *_given()]
-    return safe(shlex.join(words)) + ("" if _has_agent() else ", and the model and tools as before")
+    """The command that talks on in ``session``, as markup."""
+    return _with_agent(["turnlog", "chat", "--session", session])
+
+
+def resume(session: str) -> str:
+    """The command that continues the open run of ``session``, as markup."""
+    return _with_agent(["turnlog", "resume", session])
 
 
 def approve(session: str, call: str | None = None) -> str:
@@ -32,21 +40,17 @@ def approve(session: str, call: str | None = None) -> str:
     return safe(shlex.join(words)) + ("" if call else " CALL") + safe(_store())
 
 
-def _has_agent() -> bool:
-    return "model" in click.get_current_context().params
-
-
-def _given() -> list[str]:
+def _with_agent(words: list[str]) -> str:
     params: dict[str, Any] = click.get_current_context().params
-    words: list[str] = []
     for name, option in _REPEATED.items():
         value: str | tuple[str, ...] | None = params.get(name)
         for one in value if isinstance(value, tuple) else (value,):
             if one:
                 words += [option, show_url(one) if name == "store_url" else one]
-    return words
+    return safe(shlex.join(words)) + ("" if "model" in params else ", and the model and tools as before")
 
 
 def _store() -> str:
-    url = click.get_current_context().params.get("store_url")
+    context = click.get_current_context()
+    url = context.params.get("store_url") or context.meta.get(STORE)
     return f" {shlex.join(['--store', show_url(url)])}" if url else ""
