@@ -70,6 +70,10 @@ def told(tmp_path_factory: pytest.TempPathFactory) -> Shell:
 
 MODELS = [
     ("nothing:here", "no model prefix 'nothing'; known are anthropic"),
+    ("gpt-5.2", "no model prefix 'gpt-5.2'; did you mean openai:gpt-5.2? Known are anthropic"),
+    ("opnai:gpt-5.2", "did you mean openai:gpt-5.2?"),
+    ("Claude-sonnet-4-5", "did you mean anthropic:Claude-sonnet-4-5?"),
+    ("lokal", "did you mean local"),
     ("openai-chat:", "'openai-chat:' names no model"),
     ("scripted:none.json", "script none.json: cannot be read"),
     ("scripted:garbage.json", "script garbage.json: Expecting value: line 1"),

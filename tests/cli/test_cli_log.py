@@ -202,6 +202,10 @@ def test_compact(told: Shell) -> None:
     assert told.ok("compact", "long").out.startswith("folded: ")
     assert told.kinds("long")[-1] == "fold"
     assert "nothing to fold" in told.ok("compact", "long").err
+    told.ok("run", "-m", told.script("What next?"), "-s", "long", "And now?")
+    assert "window not known · folds at 120,000 · 1 fold so far" in told.ok("context", "long").out
+    view = told.ok("context", "long", "--call", "2", "--json").lines[0]
+    assert (view["foldAt"], view["folds"]) == (120_000, 0)
     recapped = told.ok("fork", "s1", "--json").lines[0]["sessionId"]
     told.ok("compact", recapped, "-m", told.script("We added 1 and 2."))
     assert "compaction_summary" in told.kinds(recapped)

@@ -55,6 +55,9 @@ def _show_view(view: ContextView) -> None:
     )
     target = f"{view.target.provider_id}:{view.target.model}"
     out.print(f"call {view.call} · {safe(target)} · context {view.context_hash[:12]} {proof}")
+    window = f"window {view.window:,} tokens" if view.window else "window not known"
+    fold_at = f"folds at {view.fold_at:,}" if view.fold_at else "never folds"
+    out.print(f"{window} · {fold_at} · {count(view.folds, 'fold')} so far")
     total = sum(part.tokens for part in view.gauge)
     for part in view.gauge:
         bar = "█" * max(1, round(part.share * _BAR))

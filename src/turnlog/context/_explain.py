@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from turnlog.contract import (
     AgentError,
     Entry,
+    FoldEntry,
     Message,
     ModelCallStartedEntry,
     ModelInvocationDescriptor,
@@ -16,7 +17,9 @@ from turnlog.contract import (
 )
 
 from ._lane import ContextStats, ModelContext, wire_of
+from ._limits import fold_threshold
 from ._options import ContextOptions
+from ._planner import FoldPlanner
 from ._projection import Projection
 from ._render import hidden_ids
 from ._tokens import weigh
@@ -43,7 +46,8 @@ class GaugePart(Value, frozen=True, kw_only=True):
 
 class ContextView(Value, frozen=True, kw_only=True):
     """One past call. ``matches`` says whether the bytes shown are those whose hash was recorded; after a
-    redaction they cannot be, and ``redacted`` says so."""
+    redaction they cannot be, and ``redacted`` says so. ``window`` is the model's where it is known,
+    ``fold_at`` the tokens at which a context is folded, ``folds`` how often that had happened."""
 
     call: int
     entry_id: str
@@ -60,6 +64,9 @@ class ContextView(Value, frozen=True, kw_only=True):
     redacted: bool
     stats: ContextStats
     gauge: list[GaugePart]
+    window: int | None = None
+    fold_at: int | None = None
+    folds: int
 
     def context(self) -> ModelContext:
         """What was sent, apart from what is known about it."""
@@ -106,6 +113,7 @@ def explain(
     for entry in entries[:position]:
         projection.step(entry)
     context = projection.emit(started.payload.target)
+    limits = FoldPlanner(projection, target=started.payload.target).known_limits()
     return ContextView(
         call=number,
         entry_id=started.id,
@@ -122,6 +130,9 @@ def explain(
         redacted=any(entry.id in hidden for entry in entries[:position]),
         stats=context.stats,
         gauge=gauge(projection, started.payload.target),
+        window=limits.window,
+        fold_at=fold_threshold(projection.options, limits) if projection.options.fold else None,
+        folds=sum(isinstance(entry, FoldEntry) for entry in entries[:position]),
     )
 
 

@@ -87,6 +87,10 @@ class FoldPlanner:
         """The smallest window that is known or was learned of the models in use, in tokens."""
         return self._learn(self._limits()).window
 
+    def known_limits(self) -> ModelLimits:
+        """The window and the price step that hold for the models of this log, as far as they are known."""
+        return self._learn(self._limits())
+
     def _threshold(self, limits: ModelLimits) -> int:
         return fold_threshold(self.options, self._learn(limits))
 

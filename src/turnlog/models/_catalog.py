@@ -24,6 +24,9 @@ BUILT_IN: dict[str, str] = {
 
 NO_NAME_NEEDED = frozenset({"local"})
 
+_FAMILIES = (("gpt", "openai"), ("chatgpt", "openai"), ("claude", "anthropic"), ("gemini", "google"))
+"""How the names of well-known models begin, and whose they are."""
+
 
 def load_model(name: str, **config: Any) -> Model[Any]:
     """The model that ``name`` says: ``"anthropic:claude-…"``, ``"openai-chat:…"``, ``"local"``, ….
@@ -36,7 +39,7 @@ def load_model(name: str, **config: Any) -> Model[Any]:
             "ConfigInvalid", f"a model's name is text as 'openai:MODEL', not a {type(name).__name__}"
         )
     prefix, _, model_id = _split(name)
-    plugin = None if prefix in BUILT_IN else _find_plugin(prefix)
+    plugin = None if prefix in BUILT_IN else _find_plugin(prefix, model_id)
     if not model_id and prefix not in NO_NAME_NEEDED:
         raise AgentError("ConfigInvalid", f"{name!r} names no model; write {prefix}:MODEL")
     factory = plugin or _find_built_in(prefix)
@@ -65,7 +68,7 @@ def _find_built_in(prefix: str) -> Any:
         ) from error
 
 
-def _find_plugin(prefix: str) -> Any:
+def _find_plugin(prefix: str, model_id: str) -> Any:
     from importlib.metadata import entry_points  # slow to load, and seldom needed
 
     plugins = entry_points(group=ENTRY_POINT_GROUP)
@@ -78,8 +81,22 @@ def _find_plugin(prefix: str) -> Any:
                     "PluginMissing", f"the model prefix {prefix!r} is {point.value}, which fails: {error}"
                 ) from error
     known = sorted({*BUILT_IN, *plugins.names})
+    guess = _guess(prefix, model_id, known)
     raise AgentError(
         "ConfigInvalid",
-        f"no model prefix {prefix!r}; known are {', '.join(known)}. "
+        f"no model prefix {prefix!r}; {f'did you mean {guess}? Known' if guess else 'known'} are "
+        f"{', '.join(known)}. "
         f"Other packages add one through the entry point group {ENTRY_POINT_GROUP!r}",
     )
+
+
+def _guess(prefix: str, model_id: str, known: list[str]) -> str | None:
+    """What somebody may have meant who left the prefix out, or misspelt it."""
+    for start, provider in _FAMILIES:
+        if prefix.lower().startswith(start):
+            return f"{provider}:{prefix}" + (f":{model_id}" if model_id else "")
+    from difflib import get_close_matches  # for mistakes alone
+
+    for near in get_close_matches(prefix.lower(), known, n=1):
+        return near if near in NO_NAME_NEEDED and not model_id else f"{near}:{model_id or 'MODEL'}"
+    return None
