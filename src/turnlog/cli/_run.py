@@ -9,12 +9,13 @@ from typing import Any
 import click
 
 from turnlog.contract import RunResult
+from turnlog.history import SessionState
 from turnlog.loop import Agent
 
 from ._agent import agent_options, make_agent, session_options
 from ._app import FAILED, INTERRUPTED, WAITS, err, read_text, session_argument
 from ._hints import approve, resume
-from ._text import safe
+from ._text import safe, short
 from ._watch import watch
 
 
@@ -77,9 +78,13 @@ async def say_what_waits(agent: Agent, result: RunResult[str] | None) -> bool:
     if result is None or result.status not in ("awaiting_human", "paused"):
         return False
     then = ""
-    for call in await agent.pending(result.session_id):
-        name = approve(result.session_id, call.tool_call_id)
-        err.print(f"[dim]decide with: {name}, or --deny, --modify JSON, --abort[/]")
+    for call in SessionState.of(await agent.store.load(result.session_id)).open_calls:
+        if call.awaits_human:
+            name = approve(result.session_id, call.call.tool_call_id)
+            err.print(f"[dim]decide with: {name}, or --deny, --modify JSON, --abort[/]")
+        elif call.deferred is not None:
+            name = f"{safe(call.call.tool_name)} ({call.call.tool_call_id})"
+            err.print(f"[dim]{name} waits for an answer: {short(call.deferred.reason)}[/]")
         then = "then "
     err.print(f"[dim]{then}continue with: {resume(result.session_id)}[/]")
     return True

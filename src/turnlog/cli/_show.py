@@ -109,13 +109,12 @@ def _show_lines(entries: Sequence[Entry], took: dict[int, float]) -> None:
 def _show_state(state: SessionState, entries: int) -> None:
     out.print(f"[dim]{entries_of(entries)} · {state.status}{_usage(state)}[/]")
     for call in state.open_calls:
-        what = (
-            "waits for approval"
-            if call.awaits_human
-            else "started, no result"
-            if call.started
-            else "not started"
-        )
+        if call.awaits_human:
+            what = "waits for approval"
+        elif call.deferred is not None:
+            what = f"waits for an answer: {short(call.deferred.reason)}"
+        else:
+            what = "started, no result" if call.started else "not started"
         out.print(f"[yellow]open call[/] {call.call.tool_call_id} {safe(call.call.tool_name)}: {what}")
 
 
