@@ -101,3 +101,26 @@ def test_a_run_is_resumed_after_a_crash(any_shell: Shell) -> None:
     events = shell("resume", "s1", "-m", shell.script("Unused."), "--json")
     assert (events.code, events.out, events.err) == (0, "", "")
     assert shell.ok("replay", "s1").out.startswith("identical")
+
+
+LATER = """
+from turnlog import tool
+from turnlog.tools import ToolResult
+
+@tool
+def order(what: str) -> ToolResult:
+    "Order something."
+    return ToolResult.deferred("the shop answers tomorrow")
+"""
+
+
+def test_a_call_that_is_answered_later_is_told_of_and_not_asked_about(shell: Shell) -> None:
+    shell.write("later.py", LATER)
+    order = {"toolCalls": [{"name": "order", "arguments": {"what": "tea"}}]}
+    done = shell("run", "-m", shell.script(order), "-t", "later.py", "-s", "s1", "Order tea")
+    assert done.code == 3
+    assert "waits for an answer: the shop answers tomorrow" in done.err
+    with shell.terminal("chat", "-m", shell.script("Unused."), "-t", "later.py", "-s", "s1") as terminal:
+        terminal.until("waits for an answer")
+        assert terminal.wait() == 3
+    assert "order: waits for an answer: the shop" in shell.ok("show", "s1").out
