@@ -149,7 +149,7 @@ ARGUMENTS: list[tuple[list[str], int, str]] = [
     (["none"], 2, "No such command 'none'"),
     (["show"], 2, "Missing argument 'SESSION'"),
     (["show", "s1", "--colour"], 2, "No such option '--colour'"),
-    (["run", "-m", "scripted:turns.json", " "], 2, "there is nothing to say"),
+    (["run", "-m", "scripted:turns.json", " "], 2, "the text is empty"),
     (["run", "-m", "scripted:turns.json", "-s", "", "Hi"], 2, "the session's name is empty"),
     (["run", "--config", "none.toml", "Hi"], 1, "cannot read none.toml"),
     (["run", "--config", "garbage.json", "Hi"], 1, "garbage.json is not TOML"),

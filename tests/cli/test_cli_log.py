@@ -107,7 +107,7 @@ def test_context_shows_what_the_model_saw(told: Shell) -> None:
         "user",
     ]
     grown = told.ok("context", "s1", "--diff", "1", "3").out
-    assert "the wire only grew" in grown
+    assert "the context only grew" in grown
     assert f"+ user {SECRET}" in grown
     assert "+ assistant Let me add. → add" in grown
 

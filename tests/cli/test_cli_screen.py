@@ -60,7 +60,7 @@ def test_a_closed_standard_input_has_nothing_to_say(shell: Shell) -> None:
     assert (chat.returncode, chat.stderr) == (0, b"")
     run = closed(shell, 0, "run", "-m", model, "-")
     assert (run.returncode, run.stderr.count(b"\n")) == (2, 1)
-    assert b"there is nothing to say" in run.stderr
+    assert b"the text is empty" in run.stderr
 
 
 def test_a_closed_standard_output_does_not_become_the_database(shell: Shell) -> None:

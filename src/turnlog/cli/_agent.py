@@ -36,7 +36,7 @@ def agent_option(command: Callable[..., Any]) -> Callable[..., Any]:
         "-a",
         "agent_name",
         metavar="MODULE:NAME",
-        help="An Agent, or a function that makes one, from a Python module or file; with its own store.",
+        help="An Agent, or a function that returns one, from a Python module or file. It has its own store.",
     )(command)
 
 
@@ -45,7 +45,11 @@ def agent_options(command: Callable[..., Any]) -> Callable[..., Any]:
     for option in (
         json_option,
         store_option,
-        click.option("--base-url", metavar="URL", help="Address of a compatible server."),
+        click.option(
+            "--base-url",
+            metavar="URL",
+            help="Address of a server that is compatible with the model's provider.",
+        ),
         click.option(
             "--config", metavar="FILE", type=click.Path(dir_okay=False), help="Agent configuration in TOML."
         ),
@@ -55,14 +59,14 @@ def agent_options(command: Callable[..., Any]) -> Callable[..., Any]:
             "tool_modules",
             multiple=True,
             metavar="MODULE",
-            help="Python module or file with @tool functions; may be given several times.",
+            help="Python module or file with @tool functions; can be repeated.",
         ),
         click.option("--instructions", "-i", metavar="TEXT", help="The system prompt."),
         click.option(
             "--model",
             "-m",
             metavar="NAME",
-            help="openai:MODEL, anthropic:MODEL, google:MODEL, …; default local, on this machine.",
+            help="openai:MODEL, anthropic:MODEL, google:MODEL, …; default local, a model on this machine.",
         ),
         agent_option,
     ):
@@ -165,7 +169,7 @@ def _load(name: str, option: str) -> ModuleType:
 
 
 def _guarded(work: Callable[[], Any], what: str, option: str) -> Any:
-    """Run the user's own code: whatever it raises, one line of ours about it is more use than our stack."""
+    """Run the user's own code. What it raises is told in one line, without a traceback of ours."""
     try:
         return work()
     except (click.ClickException, AgentError, KeyboardInterrupt):

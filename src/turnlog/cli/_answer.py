@@ -163,7 +163,7 @@ class MarkdownAnswer:
             self._print_blocks()
         if self._later is not None or not self._text:
             return
-        # Drawing a long block takes a while: most of the time is left to whatever else there is to do.
+        # Drawing a long block takes time, of which most is left to the run itself.
         wait = self._drawn_at + 8 * self._cost - monotonic()
         if wait <= 0:
             self._draw()

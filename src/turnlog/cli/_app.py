@@ -39,6 +39,7 @@ class Commands(click.Group):
         "chat": "_chat",
         "run": "_run",
         "resume": "_run",
+        "approve": "_approve",
         "abort": "_control",
         "pause": "_control",
         "send": "_control",
@@ -48,7 +49,6 @@ class Commands(click.Group):
         "compact": "_context",
         "replay": "_log",
         "fork": "_log",
-        "approve": "_approve",
         "export": "_export",
         "import": "_export",
         "verify": "_export",
@@ -73,7 +73,7 @@ class Commands(click.Group):
 @click.group(cls=Commands, context_settings={"help_option_names": ["-h", "--help"]})
 @click.version_option(__version__, prog_name="turnlog")
 def app() -> None:
-    """Agents whose every turn is a line in an append-only log."""
+    """Run agents whose every turn is an entry in an append-only log, and read those logs."""
 
 
 def store_option(command: Callable[..., Any]) -> Callable[..., Any]:
@@ -81,16 +81,16 @@ def store_option(command: Callable[..., Any]) -> Callable[..., Any]:
         "--store",
         "store_url",
         metavar="URL",
-        help="sqlite:FILE, jsonl:DIR or postgresql://…; default $TURNLOG_STORE, else your data directory.",
+        help="sqlite:FILE, jsonl:DIR or postgresql://…; default $TURNLOG_STORE, else a file of yours.",
     )(command)
 
 
 def json_option(command: Callable[..., Any]) -> Callable[..., Any]:
-    return click.option("--json", "as_json", is_flag=True, help="JSON lines for scripts.")(command)
+    return click.option("--json", "as_json", is_flag=True, help="Print JSON lines, for scripts.")(command)
 
 
 def wait_option(command: Callable[..., Any]) -> Callable[..., Any]:
-    return click.option("--wait", is_flag=True, help="Wait for a run that is going on in another process.")(
+    return click.option("--wait", is_flag=True, help="Wait for a run in progress in another process.")(
         command
     )
 
@@ -119,7 +119,7 @@ def read_text(text: str) -> str:
         except UnicodeDecodeError as error:
             raise click.BadParameter(f"standard input is not UTF-8: {error}", param_hint="TEXT") from error
     if not text.strip():
-        raise click.BadParameter("there is nothing to say", param_hint="TEXT")
+        raise click.BadParameter("the text is empty", param_hint="TEXT")
     return text
 
 
@@ -128,9 +128,9 @@ def store_url_of(url: str | None) -> str:
 
 
 def with_store(url: str | None, work: Callable[[Store], Awaitable[T]], *, doing: str | None = None) -> T:
-    """Open the store, do ``work`` with it, close it. ``doing`` says on a terminal what takes so long."""
+    """Open the store, do ``work`` with it, close it. ``doing`` is shown on a terminal meanwhile."""
 
-    async def go() -> T:
+    async def run_it() -> T:
         store = open_store(store_url_of(url))
         try:
             return await work(store)
@@ -138,13 +138,13 @@ def with_store(url: str | None, work: Callable[[Store], Awaitable[T]], *, doing:
             await store.close()
 
     if doing is None or not err.is_terminal or err.is_dumb_terminal:
-        return asyncio.run(go())
+        return asyncio.run(run_it())
     with err.status(f"[dim]{doing}[/]"):
-        return asyncio.run(go())
+        return asyncio.run(run_it())
 
 
 def write_json(value: object) -> None:
-    """One line of JSON: UTF-8 whatever the terminal speaks."""
+    """One line of JSON, in UTF-8 on any terminal."""
     line = encode(value)
     if sys.stdout.isatty():
         line = plain_json(line.decode()).encode()
@@ -198,7 +198,7 @@ def load_dotenv() -> None:
 
 
 def guard_keys() -> None:
-    """Cut the keys of this environment out of whatever is written, from the first question on."""
+    """Cut the keys of this environment out of everything that is written."""
     for name, value in os.environ.items():
         if name.endswith(_KEYS):
             guard(value)
@@ -226,7 +226,7 @@ def run() -> None:
     except AgentError as error:
         say_error(error.code, error.message)
         sys.exit(FAILED)
-    except BrokenPipeError:  # whoever read our output has seen enough
+    except BrokenPipeError:  # the reader of our output has seen enough
         drop_output()
         sys.exit(FAILED)
     except OSError as error:  # a store's and a model's are AgentErrors
@@ -246,8 +246,8 @@ def say_usage(error: click.ClickException) -> None:
 
 
 def login() -> str:
-    """Who sits here, for the log."""
+    """The name of the user, for the log."""
     try:
         return getpass.getuser()
     except (OSError, KeyError):  # a container may run under a number that has no name
-        return f"user {os.getuid()}" if hasattr(os, "getuid") else "somebody"
+        return f"user {os.getuid()}" if hasattr(os, "getuid") else "unknown"

@@ -15,14 +15,16 @@ from ._hints import approve, resume
 from ._text import safe, whole
 
 
-@click.command("approve", short_help="Decide on a call that waits for approval.")
+@click.command("approve", short_help="Decide on calls that wait for approval.")
 @click.argument("session", required=False, callback=check_session)
 @click.argument("call", required=False)
 @click.option("--deny", "action", flag_value="deny", help="Do not run it; the model is told.")
 @click.option("--abort", "action", flag_value="abort", help="End the run.")
 @click.option("--modify", "arguments", metavar="JSON", help="Run it with these arguments instead.")
 @click.option("--note", metavar="TEXT", help="Words for the log; with --deny the model reads them.")
-@click.option("--by", metavar="NAME", default=login, show_default="your login")
+@click.option(
+    "--by", metavar="NAME", default=login, show_default="your login", help="Who decides, for the log."
+)
 @store_option
 @json_option
 def approve_command(

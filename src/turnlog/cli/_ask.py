@@ -36,7 +36,7 @@ _NO = re.compile(r"no?\b[\s,.:;-]*(?:because\b\s*)?(?P<why>.*)", re.IGNORECASE |
 
 @dataclass(frozen=True)
 class Choice:
-    """What somebody decided. ``always``: the same for every call of this tool in this session."""
+    """What a person decided. ``always``: the same for every call of this tool in this session."""
 
     action: Decision
     note: str | None = None
@@ -44,7 +44,7 @@ class Choice:
 
 
 def ask(call: PendingApproval) -> Choice | None:
-    """Show a call and ask until it is decided; None when somebody is to decide later."""
+    """Show a call and ask until it is decided; None when it is left for later."""
     show_call(call)
     say(
         err,

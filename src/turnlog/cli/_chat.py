@@ -30,7 +30,7 @@ def chat_command(session: str | None, title: str | None, as_json: bool, **option
     """Talk to an agent. Ctrl-C stops the answer and keeps the session; Ctrl-D leaves.
 
     A run that a crash, a pause or a wait for approval left open is continued first. Pasted lines are one
-    message. Through a pipe every line is a message.
+    message. In a pipe every line is a message.
     """
     agent = make_agent(**options)
     chat = Chat(agent, agent.session(session).session_id, as_json, title)
@@ -103,7 +103,7 @@ class Chat:
 
     def _read(self) -> str | None:
         if not self._interactive:
-            # Whatever the locale is, a pipe speaks UTF-8.
+            # A pipe is UTF-8 under any locale.
             line = sys.stdin.buffer.readline().decode("utf-8", "replace")
             return line.rstrip("\n") if line else None
         while True:
@@ -118,7 +118,7 @@ class Chat:
     # ── approvals ──
 
     def _decide(self, runner: asyncio.Runner) -> bool:
-        """Ask about the calls that wait. False when somebody is to decide later."""
+        """Ask about the calls that wait. False when a decision is left for later."""
         if not self._interactive:
             return False
         calls = runner.run(self._agent.pending(self._session))
@@ -144,7 +144,7 @@ class Chat:
         return bool(calls)
 
     async def _allowed(self) -> set[str]:
-        """Tools that somebody said always yes to, in this session and not in one it was forked from."""
+        """Tools whose calls were always approved in this session; what a fork took along does not count."""
         names: dict[str, str] = {}
         allowed: set[str] = set()
         for entry in await self._agent.store.load(self._session):

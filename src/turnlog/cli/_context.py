@@ -21,18 +21,28 @@ from ._app import (
 from ._text import result_text, safe, short
 
 _BAR = 32
+_NAMES = {"segments": "digests of the past", "branch": "note of the fork", "live screen": "widgets"}
+"""Kinds of content in plainer words."""
 
 
-@click.command("context", short_help="Show what the model saw, and what filled its window.")
+@click.command("context", short_help="Show what the model saw at a call.")
 @session_argument
-@click.option("--call", "-c", type=int, default=-1, help="Which model call, from 1; default the last.")
-@click.option("--diff", nargs=2, type=int, metavar="N M", help="What call M saw that call N did not.")
+@click.option(
+    "--call", "-c", type=int, default=-1, metavar="N", help="Which model call, from 1; default the last."
+)
+@click.option(
+    "--diff",
+    nargs=2,
+    type=int,
+    metavar="N M",
+    help="Only what call M saw and call N did not, and the reverse.",
+)
 @store_option
 @json_option
 def context_command(
     session: str, call: int, diff: tuple[int, int] | None, store_url: str | None, as_json: bool
 ) -> None:
-    """Show exactly what the model saw at a call, and what filled its window."""
+    """Show exactly what the model saw at a call, what filled its window, and when it is folded."""
     entries: list[Entry] = with_store(store_url, lambda store: store.load(session))
     if diff is not None:
         before, after = explain(entries, diff[0]), explain(entries, diff[1])
@@ -60,9 +70,9 @@ def _show_view(view: ContextView) -> None:
     out.print(f"{window} · {fold_at} · {count(view.folds, 'fold')} so far")
     total = sum(part.tokens for part in view.gauge)
     for part in view.gauge:
-        bar = "█" * max(1, round(part.share * _BAR))
-        out.print(f"  {part.kind:<16} [cyan]{bar:<{_BAR}}[/] {part.tokens:>8} tokens  {part.share:6.1%}")
-    out.print(f"  {'together':<16} {'':<{_BAR}} {total:>8} tokens, estimated\n")
+        name, bar = _NAMES.get(part.kind, part.kind), "█" * max(1, round(part.share * _BAR))
+        out.print(f"  {name:<20} [cyan]{bar:<{_BAR}}[/] {part.tokens:>8} tokens  {part.share:6.1%}")
+    out.print(f"  {'together':<20} {'':<{_BAR}} {total:>8} tokens, estimated\n")
     if view.system_prompt:
         out.print(f"[bold]system[/]\n{safe(view.system_prompt)}\n")
     names = {
@@ -94,9 +104,9 @@ def _show_diff(before: ContextView, after: ContextView, as_json: bool) -> None:
     if as_json:
         write_json(found)
         return
-    grown = "[green]only grew[/]" if found.grown else "[yellow]was broken[/]"
+    grown = "[green]only grew[/]" if found.grown else "[yellow]was changed[/]"
     out.print(
-        f"from call {before.call} to call {after.call} the wire {grown}: "
+        f"from call {before.call} to call {after.call} the context {grown}: "
         f"{count(found.common_messages, 'message')} ({found.common_bytes} bytes) in common"
     )
     for sign, colour, messages in (("-", "red", found.removed), ("+", "green", found.added)):
@@ -115,13 +125,16 @@ def _words(message: Message) -> str:
     return " ".join(said) or ", ".join(part.kind for part in message.parts)
 
 
-@click.command("compact", short_help="Fold a session now.")
+@click.command("compact", short_help="Make what the model sees smaller.")
 @session_argument
 @click.option("--model", "-m", metavar="NAME", help="Have this model write a recap first.")
 @wait_option
 @store_option
 def compact_command(session: str, model: str | None, wait: bool, store_url: str | None) -> None:
-    """Fold a session now: tool results to their gist, the oldest stretch to a digest."""
+    """Fold a session now: long results become summaries, the oldest part becomes a digest.
+
+    The log keeps everything; only what the model sees gets smaller.
+    """
 
     async def work(store: Store) -> list[Entry]:
         chosen = load_model(model) if model else None

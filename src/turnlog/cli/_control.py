@@ -57,13 +57,13 @@ def abort_command(session: str, reason: str, **options: Any) -> None:
     _reach(session, work, **options)
 
 
-@click.command("pause", short_help="Let a run go before its next step.")
+@click.command("pause", short_help="Pause a run before its next step.")
 @session_argument
 @_options
 def pause_command(session: str, **options: Any) -> None:
-    """Let the open run of SESSION go before its next step, also one that another process drives.
+    """Pause the open run of SESSION before its next step, also one that another process drives.
 
-    The run stays open, and `turnlog resume` continues it.
+    The process lets go of it. The run stays open, and `turnlog resume` continues it.
     """
 
     async def work(handle: Session, reached: Reached) -> None:
@@ -79,7 +79,7 @@ def pause_command(session: str, **options: Any) -> None:
     _reach(session, work, **options)
 
 
-@click.command("send", short_help="Say something to a run in progress.")
+@click.command("send", short_help="Add a message to a run in progress.")
 @session_argument
 @click.argument("text")
 @_options

@@ -19,11 +19,11 @@ from ._text import safe
 KEYS = ("OPENAI_API_KEY", "ANTHROPIC_API_KEY", "GEMINI_API_KEY", "GOOGLE_API_KEY")
 
 
-@click.command("doctor")
+@click.command("doctor", short_help="Check what works on this machine.")
 @store_option
 @json_option
 def doctor_command(store_url: str | None, as_json: bool) -> None:
-    """Say what works here."""
+    """Check what works on this machine, and tell what to do about the rest."""
     rows: list[tuple[str, bool | None, str]] = []
     rows.append(("python", sys.version_info >= (3, 11), platform.python_version()))
     rows.append(("turnlog", True, __version__))

@@ -32,8 +32,10 @@ def _options(command: Any) -> Any:
         json_option,
         store_option,
         wait_option,
-        click.option("--by", metavar="NAME", default=login, show_default="your login"),
-        click.option("--reason", metavar="TEXT"),
+        click.option(
+            "--by", metavar="NAME", default=login, show_default="your login", help="Who, for the log."
+        ),
+        click.option("--reason", metavar="TEXT", help="Why, for the log."),
         click.argument("entries", nargs=-1, required=True, metavar="ENTRY…"),
         session_argument,
     ):
@@ -52,7 +54,7 @@ def redact_command(
     store_url: str | None,
     as_json: bool,
 ) -> None:
-    """Hide what entries hold (by id or seq), and the copies of it, from every view, export and future
+    """Hide what entries hold (by number or id), and the copies of it, from every view, export and future
     context. The bytes stay in the store; purge erases them."""
 
     async def work(store: Store) -> Entry:
@@ -77,7 +79,7 @@ def purge_command(
     as_json: bool,
     yes: bool,
 ) -> None:
-    """Erase what entries hold (by id or seq), and the copies of it, from the store's own files.
+    """Erase what entries hold (by number or id), and the copies of it, from the store's own files.
 
     This cannot be undone. What a model said of it elsewhere is content of its own: name those entries too.
     """

@@ -1,4 +1,4 @@
-"""``export``, ``import``, ``verify``, ``redact``, ``purge``: a session elsewhere, checked, made to forget."""
+"""``export``, ``import``, ``verify``: a session elsewhere, and checked."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ from ._text import plain, plain_json, safe
 _MESSAGES = ("openai", "anthropic", "langchain")
 
 
-@click.command("export")
+@click.command("export", short_help="Write a session to a file.")
 @session_argument
 @click.option(
     "--format",
@@ -98,7 +98,7 @@ async def _read_images(store: Store, entries: Sequence[Entry]) -> dict[str, byte
     return found
 
 
-@click.command("import")
+@click.command("import", short_help="Read a session from a file.")
 @click.argument("file", type=click.Path(exists=True, dir_okay=False))
 @click.option(
     "--format",
@@ -147,7 +147,7 @@ async def _import_messages(
     )
 
 
-@click.command("verify", short_help="Check a session: chain, order, pairing.")
+@click.command("verify", short_help="Check that a log is whole and unchanged.")
 @session_argument
 @store_option
 @json_option

@@ -124,16 +124,16 @@ def replay_command(session: str, store_url: str | None, as_json: bool) -> None:
         sys.exit(FAILED)
 
 
-@click.command("fork", short_help="Make a new session that shares the past of another.")
+@click.command("fork", short_help="Start a new session from the past of another.")
 @session_argument
-@click.option("--at", type=int, help="Last shared entry; default the newest.")
+@click.option("--at", type=int, metavar="N", help="Number of the last shared entry; default the newest.")
 @click.option("--to", "target", metavar="ID", help="Name of the new session.")
 @store_option
 @json_option
 def fork_command(
     session: str, at: int | None, target: str | None, store_url: str | None, as_json: bool
 ) -> None:
-    """Make a new session that shares the past of SESSION up to an entry."""
+    """Start a new session that shares the past of SESSION up to an entry; nothing is copied."""
 
     async def work(store: Store) -> str:
         return await fork_session(store, session, at=at, target=target)
@@ -143,4 +143,4 @@ def fork_command(
         write_json({"sessionId": name})
     else:
         out.print(safe(name))
-        err.print(f"[dim]go on with: {go_on(name)}[/]")
+        err.print(f"[dim]continue with: {go_on(name)}[/]")

@@ -35,7 +35,7 @@ def run_command(
 
     The answer goes to standard output, everything else to standard error. In a pipe an answer is written
     when it is complete; --json writes every event as it happens. Exit codes: 0 answered, 1 failed, 3 a call
-    waits for approval or the run was paused, 130 stopped with Ctrl-C.
+    waits for a human or the run was paused, 130 stopped.
     """
     words = read_text(text)
 
@@ -56,7 +56,7 @@ def run_command(
 def resume_command(session: str, as_json: bool, **options: Any) -> None:
     """Continue the run that a crash, a pause or a wait for approval left open in SESSION.
 
-    Give the model and the tools as for the run itself. Output and exit codes are those of run.
+    Give the model and the tools that the run began with. Output and exit codes are those of run.
     """
 
     async def work() -> int:

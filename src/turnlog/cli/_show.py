@@ -70,7 +70,7 @@ def show_command(
     session: str, entry: str | None, after: int, errors: bool, store_url: str | None, as_json: bool
 ) -> None:
     """Show a session's log, an entry a line: its number, its time (UTC), how long it took, its kind and what
-    it says. Below it stands the state of the newest run.
+    it holds. The last line tells the state of the newest run.
 
     ENTRY is a number or an id: that entry is shown whole.
     """
@@ -270,7 +270,8 @@ def _body(entry: Entry) -> str:  # one line for each kind: long because the voca
             return f"[bold]{entry.payload.message.role}[/] {_said(entry.payload.message)}"
         case ModelCallStartedEntry():
             p = entry.payload
-            what = f"call {p.model_call_index}.{p.attempt} · {count(p.message_count, 'message')}"
+            again = f", attempt {p.attempt}" if p.attempt > 1 else ""
+            what = f"call {p.model_call_index}{again} · {count(p.message_count, 'message')}"
             why = f" · {safe(p.reason)}" if p.reason else ""
             return f"[dim]{safe(p.target.model)}{why} · {what} · context {p.context_hash[:8]}[/]"
         case ModelCallFailedEntry():
@@ -285,8 +286,8 @@ def _body(entry: Entry) -> str:  # one line for each kind: long because the voca
             return f"[dim]{short(', '.join(spec.name for spec in entry.payload.tools)) or 'none'}[/]"
         case ToolStartedEntry():
             p = entry.payload
-            again = f" · attempt {p.attempt}" if p.attempt > 1 else ""
-            return f"[cyan]{safe(p.tool_name)}[/] [dim]key {p.idempotency_key[:8]}{again}[/]"
+            again = f" [dim]attempt {p.attempt}[/]" if p.attempt > 1 else ""
+            return f"[cyan]{safe(p.tool_name)}[/]{again}"
         case ToolDeferredEntry():
             p = entry.payload
             return f"[cyan]{safe(p.tool_name)}[/] answered later ({p.tool_call_id}) [dim]{short(p.reason)}[/]"

@@ -25,7 +25,7 @@ def drop_output() -> None:
 
 
 def _fill_gaps() -> None:
-    # Whatever is opened first takes the number of a closed stream: a database must not be standard output.
+    # A file that is opened takes the number of a closed stream: a database must not be standard output.
     for number in range(3):
         try:
             os.fstat(number)
