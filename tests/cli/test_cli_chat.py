@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import readline
 import time
 
 import pytest
@@ -233,6 +234,18 @@ def test_a_paste_of_several_lines_is_one_message(shell: Shell) -> None:
     log = shell.ok("show", "s1", "--json").lines
     said = [e["payload"]["message"]["parts"][0]["payload"]["text"] for e in log if e["kind"] == "model_input"]
     assert said == ["first\nsecond\n\nfourth", "a\nbc"]
+
+
+@pytest.mark.skipif("libedit" in (readline.__doc__ or ""), reason="libedit knows no bracketed paste")
+def test_a_paste_in_brackets_waits_for_enter(shell: Shell) -> None:
+    shell.env["TERM"] = "xterm"
+    with shell.terminal("chat", "-m", shell.script("One."), "-s", "s1") as terminal:
+        terminal.until("> ")
+        terminal.type("\x1b[200~first\nsecond\n\x1b[201~third\n")
+        terminal.until("One.")
+    log = shell.ok("show", "s1", "--json").lines
+    said = [e["payload"]["message"]["parts"][0]["payload"]["text"] for e in log if e["kind"] == "model_input"]
+    assert said == ["first\nsecond\nthird"]
 
 
 def test_what_is_typed_during_an_answer_is_not_mixed_into_it(shell: Shell) -> None:

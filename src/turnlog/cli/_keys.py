@@ -23,7 +23,8 @@ def edit_lines() -> None:
     """Arrow keys at the prompt, and a paste that waits for Enter, where Python was built with them."""
     with contextlib.suppress(ImportError):
         readline = importlib.import_module("readline")
-        if "libedit" not in (readline.__doc__ or ""):
+        can_paste = os.environ.get("TERM", "dumb") not in ("dumb", "unknown")
+        if can_paste and "libedit" not in (readline.__doc__ or ""):
             readline.parse_and_bind("set enable-bracketed-paste on")
 
 

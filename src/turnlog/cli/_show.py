@@ -288,9 +288,6 @@ def _body(entry: Entry) -> str:  # one line for each kind: long because the voca
             p = entry.payload
             again = f" [dim]attempt {p.attempt}[/]" if p.attempt > 1 else ""
             return f"[cyan]{safe(p.tool_name)}[/]{again}"
-        case ToolDeferredEntry():
-            p = entry.payload
-            return f"[cyan]{safe(p.tool_name)}[/] answered later ({p.tool_call_id}) [dim]{short(p.reason)}[/]"
         case ToolResultsEntry():
             return " · ".join(
                 f"[cyan]{safe(o.tool_name)}[/] {o.status} "
@@ -312,6 +309,7 @@ def _aside(
     entry: SystemPromptEntry
     | ModelChangeEntry
     | RuntimeInitEntry
+    | ToolDeferredEntry
     | WidgetEventEntry
     | FoldEntry
     | CompactionSummaryEntry
@@ -328,6 +326,9 @@ def _aside(
             return f"[dim]{safe(entry.payload.target.model)}[/]"
         case RuntimeInitEntry():
             return f"[dim]{short(entry.payload.data)}[/]"
+        case ToolDeferredEntry():
+            p = entry.payload
+            return f"[cyan]{safe(p.tool_name)}[/] answered later ({p.tool_call_id}) [dim]{short(p.reason)}[/]"
         case WidgetEventEntry():
             p = entry.payload
             return f"[cyan]{safe(p.widget)}[/] {safe(p.event)} [dim]{short(p.data)}[/]"

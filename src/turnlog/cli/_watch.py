@@ -45,8 +45,9 @@ async def watch(
         except asyncio.CancelledError:
             if not interrupt.left:
                 raise
-            printer.close()
             raise click.Abort from None
+        finally:
+            printer.close()
     return result
 
 
