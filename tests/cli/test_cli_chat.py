@@ -191,7 +191,7 @@ def test_what_was_typed_before_a_question_does_not_answer_it(shell: Shell) -> No
     assert not (shell.folder / "effects.txt").exists()
 
 
-EDIT = {"path": "notes.txt", "old": "one\ntwo\nthree", "new": "one\n2\nthree"}
+EDIT = {"path": "notes.txt", "old": "one\ntwo\nthree\n4\n5\n6\n7\n8", "new": "one\n2\nthree\n4\n5\n6\n7\n8"}
 
 
 @pytest.mark.parametrize("name", ["edit", "write"])
@@ -219,6 +219,7 @@ def write(path: str, content: str) -> str:
     with shell.terminal("chat", "-m", shell.script(call), "-t", "edits.py", "-s", "s1") as term:
         term.say("Edit")
         seen = term.until("run it?")
+    assert ("(3 more lines are as in notes.txt on this machine)" in seen) == (name == "write")
     assert " one\r\n\x1b[31m-two\x1b[0m\r\n\x1b[32m+2\x1b[0m\r\n three" in seen
 
 

@@ -69,7 +69,8 @@ def ask(call: PendingApproval) -> Choice | None:
 
 
 def show_call(call: PendingApproval) -> None:
-    """A call to the last character; what it changes in a text, as a diff."""
+    """A call to the last character; what it changes in a text, as a diff. Only lines that a file here has
+    already are left out."""
     why = f" [dim]{short(call.reason)}[/]" if call.reason else ""
     shown, diff = _find_edit(call.arguments)
     err.print(f"[magenta]{safe(call.tool_name)}[/] {whole(shown)}{why}")
@@ -92,7 +93,10 @@ def _find_edit(arguments: JsonObject) -> tuple[JsonObject, list[str]]:
                 old = _read(named)
                 if old is not None and old != new:
                     rest = {name: value for name, value in arguments.items() if name != content}
-                    return rest, list(_diff(old, new, context=3))
+                    diff = list(_diff(old, new, context=3))
+                    left = len(new.split("\n")) - sum(line[:1] in (" ", "+") for line in diff)
+                    more = [f"({left} more lines are as in {named} on this machine)"] if left else []
+                    return rest, diff + more
     return arguments, []
 
 
