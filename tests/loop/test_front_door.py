@@ -171,6 +171,8 @@ async def test_a_submitted_run_is_driven_by_whoever_resumes_it() -> None:
     run_id = await agent_of("never asked", store=store).submit("Go.", session="s")
     assert [info.status for info in await store.sessions()] == ["preparing"]
     assert await store.due(5, now="9999-01-01T00:00:00Z") == ["s"]
+    with pytest.raises(AgentError, match="nobody has driven it yet"):
+        await agent_of("never asked", store=store).run("Me first.", session="s")
     result = await agent_of("Done.", store=store).resume("s")
     assert result is not None and (result.run_id, result.text) == (run_id, "Done.")
     assert await store.due(5, now="9999-01-01T00:00:00Z") == []
@@ -280,6 +282,25 @@ async def test_a_message_sent_while_a_call_waits_for_approval_is_heard_at_resume
         "And hurry.",
     ]
     assert (await replay(stage.store, SESSION)).identical
+
+
+async def test_a_run_in_the_background_is_in_the_log_at_once_and_can_be_sent_to() -> None:
+    go_on = asyncio.Event()
+
+    @tool(timeout=None)
+    async def wait() -> str:
+        """Wait."""
+        await go_on.wait()
+        return "waited"
+
+    agent = agent_of(Turn(tool_calls=[{"name": "wait", "arguments": {}}]), "Done.", tools=[wait])
+    run = await agent.start("Go.", session="s")
+    assert await agent.store.tail("s") is not None, "a killed server has not lost the message"
+    async for event in run.events():
+        if isinstance(event, ToolStarted):
+            await run.send("And hurry.")
+            go_on.set()
+    assert [m.text for m in await agent.session("s").messages() if m.role == "user"] == ["Go.", "And hurry."]
 
 
 # ── answers that come later ──

@@ -232,7 +232,7 @@ class Agent:
     ) -> SyncRunStream[str]:
         """``run_stream`` for code without an event loop: ``for text in agent.run_stream_sync(…).text``."""
         _check_no_loop("run_stream_sync", "async with agent.run_stream(…)")
-        return SyncRunStream(lambda: self.run_stream(text, session=session, **options))
+        return SyncRunStream(self.run_stream(text, session=session, **options))
 
     async def start(
         self, text: AnyInput, *, session: str | None = None, **options: Unpack[RunOptions]

@@ -60,8 +60,10 @@ def check_widgets(widgets: Iterable[Widget[Any]]) -> tuple[Widget[Any], ...]:
     return tuple(widgets)
 
 
-def check_kind(name: str, given: T, kind: type[Any], words: str) -> T:
-    if given is not None and not isinstance(given, kind):
+def check_kind(
+    name: str, given: T, kind: type[Any] | tuple[type[Any], ...], words: str, *, required: bool = False
+) -> T:
+    if (given is not None or required) and not isinstance(given, kind):
         raise _wrong(f"{name} is {_kind(given)}; pass {words}")
     return given
 

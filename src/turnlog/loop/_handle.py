@@ -23,6 +23,7 @@ from turnlog.contract import (
 )
 from turnlog.history import AgentState, export_jsonl, messages_of, visible_entries
 
+from . import _given as given
 from ._decisions import pending_calls
 from ._fork import fork_session
 from ._loop import AgentLoop
@@ -62,7 +63,7 @@ class Session:
     async def start(self, text: AnyInput, **options: Unpack[RunOptions]) -> Run[str]:
         """As :meth:`Agent.start`."""
         stream = self.run_stream(text, **options)
-        await stream.__aenter__()
+        await stream.commit()
         return Run(stream, self._loop.events)
 
     async def submit(self, text: AnyInput, **options: Unpack[RunOptions]) -> str:
@@ -88,6 +89,7 @@ class Session:
     def events(self, after: int = 0) -> AsyncIterator[RunEvent]:
         """Events with numbers above ``after``: from the log what is over, then those of the run in progress
         in this process as they come, until none is. Any number of watchers may read."""
+        given.check_kind("after", after, int, "the number of the last event you saw", required=True)
         return self._loop.events(self.session_id, after)
 
     async def send(self, text: AnyInput) -> None:
@@ -125,6 +127,8 @@ class Session:
 
         Raises ``ApprovalInvalid`` for what cannot be decided (the call still waits) and ``ApprovalExpired``.
         """
+        given.check_kind("by", by, str, "who decides, as text", required=True)
+        given.check_kind("call", call, (str, PendingApproval), "a pending call or its id", required=True)
         call_id = call if isinstance(call, str) else call.tool_call_id
         return await self._loop.decide(
             self.session_id, call_id, action, by=by, arguments=arguments, note=note
@@ -169,6 +173,7 @@ class Session:
     async def explain(self, call: int | None = None) -> ContextView:
         """What the model saw at its ``call``-th call (from 1; negative counts from the end), or at its last
         one. Raises ``ContextInvalidInput`` when there was no such call."""
+        given.check_kind("call", call, int, "the number of a model call")
         entries = await self._store.load(self.session_id)
         return explain(entries, -1 if call is None else call, options=self._loop.parts.options)
 
@@ -197,10 +202,12 @@ class Session:
 
     async def redact(self, entry_ids: list[str], *, by: str, reason: str | None = None) -> Entry:
         """Hide what these entries hold from every view, export and future context."""
+        given.check_list("entry_ids", entry_ids)
         return await redact_entries(self._store, self.session_id, entry_ids, by=by, reason=reason)
 
     async def purge(self, entry_ids: list[str], *, by: str, reason: str | None = None) -> Entry:
         """Erase what these entries hold from the store's own files. It cannot be undone."""
+        given.check_list("entry_ids", entry_ids)
         return await purge_entries(self._store, self.session_id, entry_ids, by=by, reason=reason)
 
     async def delete(self, *, forks: Literal["refuse", "delete"] = "refuse") -> None:

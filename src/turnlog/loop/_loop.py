@@ -264,6 +264,8 @@ class AgentLoop:
             await self.parts.runtime.close()
 
     async def delete(self, session_id: str, forks: Literal["refuse", "delete"]) -> None:
+        if forks not in ("refuse", "delete"):
+            raise AgentError("ConfigInvalid", f"forks is {forks!r}; pass 'refuse' or 'delete'")
         opened = await self.sessions.enter(session_id, f"deletion of {session_id}")
         opened.steering.closed = True
         try:
@@ -482,6 +484,7 @@ class AgentLoop:
         check_input(said.message)
         # What cannot be written would fail the run, and not the sender.
         data: JsonObject = {"said": msgspec.json.decode(encode(said))}
+        self.sessions.check_open()
         opened = self.sessions.runs.get(session_id)
         if opened is not None and not opened.steering.closed:
             opened.steering.waiting.append(said)

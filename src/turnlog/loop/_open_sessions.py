@@ -104,8 +104,7 @@ class OpenSessions:
         check_kind("session", session_id, str, "its name, as text")
         while True:
             with self._lock:
-                if self.closed:
-                    raise AgentError("ConfigInvalid", "this agent was closed; make another to run on")
+                self.check_open()
                 other = self.runs.get(session_id)
                 if other is not None and other.home.is_closed():
                     # Its event loop stopped under it, and it can neither go on nor end.
@@ -117,6 +116,10 @@ class OpenSessions:
                     opened.steering.facts = self.untold.pop(session_id, [])
                     return opened
             await self._wait_for(other)
+
+    def check_open(self) -> None:
+        if self.closed:
+            raise AgentError("ConfigInvalid", "this agent was closed; make another to run on")
 
     async def _wait_for(self, other: OpenRun) -> None:
         if other.session_id in inside.get():

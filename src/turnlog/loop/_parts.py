@@ -46,6 +46,12 @@ class LoopParts:
 
 def check_humans(state: SessionState, session_id: str) -> None:
     """A new run ends one that was left open, but never what a human was asked or has decided."""
+    if state.status == "preparing" and state.is_open:
+        raise AgentError(
+            "SessionBusy",
+            f"run {state.run_id} was submitted to session {session_id} and nobody has driven it yet; resume "
+            "it, abort it, or send it the message",
+        )
     if state.status == "awaiting_human":
         waiting, words = state.awaiting, ("waits for a decision on", "decide it and resume, or abort it")
     elif state.is_open and (due := [call for call in state.open_calls if call.is_due]):

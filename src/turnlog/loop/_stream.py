@@ -18,6 +18,8 @@ from turnlog.contract import AgentError, RunEvent, RunResult
 from ._abort import RunInterrupted, inside
 from ._hooks import Hooks
 from ._open_sessions import OpenRun
+from ._options import AnyInput, said_by
+from ._ports import Said
 from ._runner import Runner
 
 T = TypeVar("T", default=str)
@@ -68,7 +70,7 @@ class RunStream(Generic[T]):
         session_id: str,
         run_id: str | None,
         open: Callable[[], Awaitable[Drive | None]],
-        send: Callable[[str, Any], Awaitable[None]],
+        send: Callable[[str, Said], Awaitable[None]],
     ) -> None:
         self.session_id = session_id
         self._run_id = run_id
@@ -164,6 +166,19 @@ class RunStream(Generic[T]):
                 self._drive.opened.close = self.aclose
         return self._drive
 
+    async def commit(self) -> None:
+        """Start the run and write its first entries, before anything of it is driven."""
+        drive = await self._begin()
+        if drive is None:
+            return
+        try:
+            told = await drive.runner.flush()
+        except BaseException:
+            await self._finish(drive)
+            raise
+        drive.opened.hub.publish(told)
+        self._ready.extend(told)
+
     async def _advance(self) -> None:
         if self._reading:
             raise AgentError(
@@ -245,9 +260,9 @@ class RunStream(Generic[T]):
             return
         self._over = True
 
-    async def send(self, text: Any) -> None:
+    async def send(self, text: AnyInput) -> None:
         """Add a message to the run: it enters before the next model call."""
-        await self._send(self.session_id, text)
+        await self._send(self.session_id, said_by(text))
 
 
 def checked(result: RunResult[T]) -> RunResult[T]:
@@ -373,16 +388,23 @@ class Run(Generic[T]):
     async def abort(self, reason: str = "aborted by the caller") -> None:
         await self._stream.abort(reason)
 
-    async def send(self, text: Any) -> None:
+    async def send(self, text: AnyInput) -> None:
         await self._stream.send(text)
 
 
 class SyncRunStream(Generic[T]):
     """A run stream for code without an event loop: ``for event in …``, or ``for text in ….text``."""
 
-    def __init__(self, stream: Callable[[], RunStream[T]]) -> None:
-        self._loop = asyncio.new_event_loop()
-        self._stream = stream()
+    def __init__(self, stream: RunStream[T]) -> None:
+        self._stream = stream
+        self._own: asyncio.AbstractEventLoop | None = None
+
+    @property
+    def _loop(self) -> asyncio.AbstractEventLoop:
+        """The stream's own event loop, made when it is first read."""
+        if self._own is None:
+            self._own = asyncio.new_event_loop()
+        return self._own
 
     def __iter__(self) -> Iterator[RunEvent]:
         return self._read(aiter(self._stream))
@@ -402,7 +424,7 @@ class SyncRunStream(Generic[T]):
 
     def close(self) -> None:
         """End the run if it is still in progress."""
-        if not self._loop.is_closed():
+        if self._own is not None and not self._own.is_closed():
             try:
                 self._loop.run_until_complete(self._stream.aclose())
             finally:
