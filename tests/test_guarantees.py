@@ -3,18 +3,15 @@
 from __future__ import annotations
 
 import asyncio
-import json
 import re
 import signal
 import sys
 from asyncio.subprocess import Process
 from pathlib import Path
-from typing import Any
 
 import pytest
 
-from turnlog import Agent, AgentError, Limits, ToolContext, ToolResult, tool
-from turnlog.contract import ModelInputEntry
+from turnlog import Agent, AgentError, ToolContext, ToolResult, tool
 from turnlog.testing import ScriptedModel, Turn
 
 ROOT = Path(__file__).parent.parent
@@ -41,65 +38,6 @@ async def hold(store: str, folder: Path) -> Process:
         assert process.returncode is None
         await asyncio.sleep(0.02)
     return process
-
-
-async def outcome(process: Process) -> dict[str, Any]:
-    out, _ = await asyncio.wait_for(process.communicate(), 60)
-    return json.loads(out)
-
-
-async def test_an_abort_reaches_a_run_in_another_process(tmp_path: Path) -> None:
-    store = f"sqlite:{tmp_path / 'a.db'}"
-    process = await hold(store, tmp_path)
-    async with Agent(ScriptedModel([]), store=store) as here:
-        session = here.session("s")
-        assert await session.abort("it takes too long")
-        (tmp_path / "go").touch()  # a sync tool cannot be interrupted, and its process waits for it
-        assert await outcome(process) == {
-            "status": "aborted",
-            "code": "RunAborted",
-            "said": "it takes too long",
-        }
-        assert (await session.state()).status == "aborted"
-        assert not await session.abort(), "no run is open any more"
-
-
-async def test_a_paused_run_of_another_process_is_resumed_here(tmp_path: Path) -> None:
-    store = f"sqlite:{tmp_path / 'a.db'}"
-    process = await hold(store, tmp_path)
-
-    @tool(idempotent=True)
-    def wait() -> str:
-        """Wait."""
-        return "waited"
-
-    async with Agent(ScriptedModel(["Done here."]), tools=[wait], store=store) as here:
-        assert await here.session("s").pause()
-        (tmp_path / "go").touch()
-        assert (await outcome(process))["status"] == "paused"
-        result = await here.session("s").resume()
-        assert result is not None
-        assert result.text == "Done here."
-
-
-async def test_a_message_to_a_run_in_another_process_is_heard_once(tmp_path: Path) -> None:
-    store = f"sqlite:{tmp_path / 'a.db'}"
-    process = await hold(store, tmp_path)
-    async with Agent(ScriptedModel(["Hello."]), store=store) as here:
-        await here.session("s").send("And be quick.")
-        with pytest.raises(AgentError) as refused:  # the queue is read in order: what came before is in
-            await here.session("s").answer("no such call", "x")
-        assert refused.value.code == "InvalidEntry"
-        (tmp_path / "go").touch()
-        assert (await outcome(process))["status"] == "completed"
-        await here.run("Hello?", session="s")
-        entries = await here.session("s").entries()
-        inputs = [entry.payload for entry in entries if isinstance(entry, ModelInputEntry)]
-        assert [(said.source, said.message.text) for said in inputs] == [
-            ("user", "Wait."),
-            ("steering", "And be quick."),
-            ("user", "Hello?"),
-        ]
 
 
 async def test_a_process_that_does_not_answer_is_reported_and_not_waited_for_without_end(
@@ -150,24 +88,3 @@ async def test_a_deferred_call_is_answered_by_another_agent_once(tmp_path: Path)
         assert model.requests[0].messages[-1].tool_results[0].payload.text == "21.5"
         assert len(calls) == 1, "the tool is not run again"
         assert (await house.replay()).identical
-
-
-# ── a run that does not get anywhere ──
-
-
-async def test_a_call_that_fails_in_the_same_way_is_noted_and_then_ends_the_run() -> None:
-    @tool
-    def price(item: str) -> float:
-        """The price of an item."""
-        return {"pears": 2.0}[item]
-
-    same = Turn(tool_calls=[{"name": "price", "arguments": {"item": "apples"}}])
-    model = ScriptedModel([same] * 10)
-    agent = Agent(model, tools=[price], limits=Limits(max_repeated_failures=5), store="memory:")
-    with pytest.raises(AgentError) as caught:
-        await agent.run("What do apples cost?", session="s")
-    assert caught.value.code == "RunStalled"
-    assert caught.value.result is not None
-    assert len(model.requests) == 5
-    said = [request.messages[-1].tool_results[-1].payload.text for request in model.requests[1:]]
-    assert said[0] == said[1] != said[2], "the model is told with the third failure"

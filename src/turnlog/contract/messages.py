@@ -242,7 +242,7 @@ class MessageView(Sequence[Message]):
 
 
 def user_message(text: str | Sequence[MessagePart], *, run_id: str = "", timestamp: str = "") -> Message:
-    """A user's message; run id and timestamp are filled in by whoever appends it."""
+    """A user's message; run id and timestamp are filled in when it is appended."""
     if not isinstance(text, str | list | tuple):
         raise AgentError(
             "InvalidMessage", f"a user's message is text or a list of parts, not a {type(text).__name__}"

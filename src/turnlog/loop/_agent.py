@@ -237,7 +237,7 @@ class Agent:
     async def start(
         self, text: AnyInput, *, session: str | None = None, **options: Unpack[RunOptions]
     ) -> Run[str]:
-        """A run in the background: it goes on when its watchers leave, until it ends or the agent is
+        """A run in the background: it continues when its watchers leave, until it ends or the agent is
         closed. Any number of watchers read ``run.events(after=n)``."""
         return await self.session(session).start(text, **options)
 

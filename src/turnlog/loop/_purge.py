@@ -29,8 +29,8 @@ async def purge_entries(
     """Erase what these entries hold from the store's own files, with the copies of it; as
     :func:`turnlog.history.purge`. It cannot be undone. The entry that is returned names all that is gone.
 
-    While a run is going in a session that has one of them it is refused as ``SessionBusy``, or waits for the
-    run with ``on_busy="wait"``: what a run has in memory, it would write again.
+    While a run is in progress in a session that has one of them it is refused as ``SessionBusy``, or waits
+    for the run with ``on_busy="wait"``: what a run has in memory, it would write again.
     """
     while True:
         async with AsyncExitStack() as held:
@@ -68,7 +68,7 @@ async def redact_entries(
     """Hide what these entries hold, and the copies of it, from every view, export and future context.
 
     The bytes stay in the store. A fork that was made before does not know of it. Refused as ``SessionBusy``
-    while a run is going in the session, or waits for it with ``on_busy="wait"``.
+    while a run is in progress in the session, or waits for it with ``on_busy="wait"``.
     """
     session = await Session.open(
         store, session_id, clock=clock or SystemClock(), ids=ids or SystemIds(), create=False

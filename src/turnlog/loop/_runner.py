@@ -105,7 +105,7 @@ class Runner:
         self._drops = session.drops
 
     async def advance(self) -> list[RunEvent]:
-        """Perform the next step and return what there is to show of it, which may be nothing.
+        """Perform the next step and return the events to show, which may be none.
 
         Ends the run when it must end; raises only what cancelled it, a bug, or ``RunLeft``."""
         if self.result is not None:
@@ -203,7 +203,7 @@ class Runner:
             self._add_input(each, "user")
 
     def take_over(self) -> None:
-        """Go on with the run that the log has open."""
+        """Continue the run that the log has open."""
         self.outbox.take_over()
         self.outbox.go("preparing")
 

@@ -351,7 +351,7 @@ class _TextReader:
 
 
 class Run(Generic[T]):
-    """A run in the background: it goes on when nobody watches, until it ends or its agent is closed."""
+    """A run in the background: it continues when nobody watches, until it ends or its agent is closed."""
 
     def __init__(self, stream: RunStream[T], watch: Callable[[str, int], AsyncIterator[RunEvent]]) -> None:
         self._stream = stream
