@@ -1,7 +1,6 @@
 """A coding agent: four tools over a folder, and every edit shown to you before it is made.
 
-Talk to it: `turnlog chat -t examples/coding.py`, or use `agent` in a program. It works in the folder that you
-start it in.
+Talk to it: `turnlog chat --agent examples/coding.py:agent`. It works in the folder that you start it in.
 """
 
 from __future__ import annotations

@@ -203,23 +203,14 @@ def test_coding_edits_a_file_when_a_person_agrees(tmp_path: Path) -> None:
     ]
     (tmp_path / "first.json").write_text(json.dumps(script))
     (tmp_path / "then.json").write_text(json.dumps([script[0], "add adds now."]))
-    store = ("--store", f"sqlite:{tmp_path / 'log.db'}")
-    coding = ("-t", str(EXAMPLES / "coding.py"), "-s", "fix", *store)
-    run(tmp_path, *TURNLOG, "run", "Fix add.", "-m", "scripted:first.json", *coding, code=3, said="edit_file")
+    agent, store = ("--agent", f"{EXAMPLES / 'coding.py'}:agent"), ("--store", "sqlite:.coding.db")
+    first, then = "scripted:first.json", "scripted:then.json"
+    asked = ("run", "Fix add.", "-s", "fix", *agent)
+    run(tmp_path, *TURNLOG, *asked, code=3, said="edit_file", CODING_MODEL=first)
     assert "a - b" in (tmp_path / "sums.py").read_text()
     [waiting] = lines(run(tmp_path, *TURNLOG, "approve", "fix", "--json", *store))
-    run(
-        tmp_path,
-        *TURNLOG,
-        "approve",
-        "fix",
-        json.loads(waiting)["toolCallId"],
-        "--by",
-        "ann",
-        *store,
-        said="fix",
-    )
-    shown = run(tmp_path, *TURNLOG, "chat", "-m", "scripted:then.json", *coding, said="1 passed")
+    run(tmp_path, *TURNLOG, "approve", "fix", json.loads(waiting)["toolCallId"], *store, said="fix")
+    shown = run(tmp_path, *TURNLOG, "resume", "fix", *agent, said="1 passed", CODING_MODEL=then)
     assert shown == "add adds now.\n"
     assert "a + b" in (tmp_path / "sums.py").read_text()
 

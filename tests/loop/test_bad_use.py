@@ -60,7 +60,7 @@ async def tool_start(run: Run) -> None:
         ({"limits": {"max_iterations": 1}}, "LoopLimits|Limits"),
     ],
 )
-@pytest.mark.parametrize("way", ["run", "run_stream", "start", "submit", "run_sync"])
+@pytest.mark.parametrize("way", ["run", "run_stream", "start", "submit", "run_sync", "run_stream_sync"])
 def test_a_wrong_option_is_refused_wherever_a_run_starts(
     way: str, options: dict[str, Any], words: str
 ) -> None:
@@ -71,7 +71,7 @@ def test_a_wrong_option_is_refused_wherever_a_run_starts(
         await (made.result() if way == "run_stream" else made)
 
     with pytest.raises(AgentError, match=words) as caught:
-        agent.run_sync("Hello.", **options) if way == "run_sync" else asyncio.run(use())
+        getattr(agent, way)("Hello.", **options) if way.endswith("sync") else asyncio.run(use())
     assert caught.value.code == "ConfigInvalid"
     assert asyncio.run(agent.store.sessions()) == []
 
@@ -176,6 +176,7 @@ async def test_decisions_that_cannot_be_made() -> None:
         lambda: trip.modify(waiting, arguments={"sum": 5}, by="ann"),
         lambda: trip.modify(waiting, arguments=None, by="ann"),  # type: ignore[arg-type]
         lambda: trip.approve(waiting, by=""),
+        lambda: trip.approve(waiting, by=None),  # type: ignore[arg-type]
         lambda: trip.answer(waiting.tool_call_id, "yes"),
     ]
     for use in wrong:
@@ -433,6 +434,34 @@ async def test_a_tool_that_sends_to_aborts_or_closes_its_own_run() -> None:
     }
 
 
+async def test_a_run_takes_a_message_from_the_one_who_holds_it() -> None:
+    release = asyncio.Event()
+
+    @tool(timeout=None)
+    async def hold() -> str:
+        """Hold."""
+        await release.wait()
+        return "released"
+
+    agent = make(call("hold"), tools=[hold])
+    run = await agent.start("Hold.", session="s1")
+    assert await agent.store.tail("s1") is not None, "what was started is in the log"
+    await tool_start(run)
+    await run.send("By the way.")
+    release.set()
+    await run.result()
+    assert "By the way." in [message.text for message in await agent.session("s1").messages()]
+
+
+async def test_a_wrong_word_deletes_nothing() -> None:
+    agent = make()
+    await agent.run("Hello.", session="s1")
+    await agent.session("s1").fork(session="s2")
+    with pytest.raises(AgentError, match="forks"):
+        await agent.session("s1").delete(forks="maybe")  # type: ignore[arg-type]
+    assert {info.session_id for info in await agent.store.sessions()} == {"s1", "s2"}
+
+
 # ── event loops ──
 
 
@@ -444,17 +473,28 @@ async def test_the_sync_forms_inside_an_event_loop_name_the_async_ones() -> None
         agent.run_stream_sync("Hello.")
 
 
-@pytest.mark.parametrize("begun", [False, True])
-def test_a_started_run_whose_event_loop_ended_frees_its_session(begun: bool) -> None:
-    agent = make(*([call("wait")] if begun else []), tools=[wait])
+def test_a_started_run_whose_event_loop_ended_frees_its_session() -> None:
+    agent = make(call("wait"), tools=[wait])
 
     async def leave() -> None:
-        run = await agent.start("Wait.", session="s1")
-        if begun:
-            await tool_start(run)
+        await tool_start(await agent.start("Wait.", session="s1"))
 
     asyncio.run(leave())
     assert agent.run_sync("And now?", session="s1").text == "Yes."
+
+
+def test_a_run_whose_event_loop_ended_before_its_first_step_is_kept_to_be_resumed() -> None:
+    agent = make()
+
+    async def leave() -> None:
+        await agent.start("Hello.", session="s1")
+
+    asyncio.run(leave())
+    with pytest.raises(AgentError, match="resume") as caught:
+        agent.run_sync("And now?", session="s1")
+    assert caught.value.code == "SessionBusy"
+    result = asyncio.run(agent.resume("s1"))
+    assert result is not None and result.text == "Yes."
 
 
 def test_a_sync_stream_that_is_left_frees_its_session() -> None:
@@ -462,6 +502,12 @@ def test_a_sync_stream_that_is_left_frees_its_session() -> None:
     for _ in agent.run_stream_sync("Hello.", session="s1").text:
         break
     assert agent.run_sync("And now?", session="s1").text == "Yes."
+
+
+def test_the_result_of_a_sync_stream_is_there_after_it_was_read() -> None:
+    stream = make().run_stream_sync("Hello.", session="s1")
+    assert "".join(stream.text) == "Yes."
+    assert stream.result().text == stream.result().text == "Yes."
 
 
 async def test_giving_up_waiting_for_a_started_run_does_not_end_it() -> None:
