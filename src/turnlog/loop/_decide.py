@@ -121,7 +121,7 @@ def check_limits(state: SessionState, limits: LoopLimits) -> ErrorInfo | None:
         return _error(
             "RunCostLimit",
             f"what {model} costs is not known, so the limit of ${limits.max_cost:.4f} cannot be kept; "
-            "install turnlog[prices], or limit the run by LoopLimits.max_tokens",
+            "limit the run by LoopLimits.max_tokens instead",
         )
     if limits.max_cost is not None and usage.cost is not None and usage.cost >= limits.max_cost:
         return _error(

@@ -489,15 +489,24 @@ class AgentLoop:
         if opened is not None and not opened.steering.closed:
             opened.steering.waiting.append(said)
             return
-        tail = await self.parts.store.tail(session_id)
-        state = SessionState.of(await self.parts.store.load(session_id)) if tail is not None else None
-        if state is None or not state.is_open:
-            raise AgentError(
-                "SessionNotFound", f"no run is in progress in session {session_id}; start one with Agent.run"
-            )
+        if not (await self._state_of(session_id)).is_open:
+            raise _no_run(session_id)
         control_id = await self.controls.post(session_id, "send", data)
         if await self._is_driven(session_id):
             await self.controls.wait(control_id, _SEND_PATIENCE)
+        # A run that ended before it looked at the queue has not taken it in.
+        state = await self._state_of(session_id)
+        if (
+            not state.is_open
+            and await self.controls.withdraw(control_id)
+            and control_id not in state.controls
+        ):
+            raise _no_run(session_id)
+
+    async def _state_of(self, session_id: str) -> SessionState:
+        if await self.parts.store.tail(session_id) is None:
+            return SessionState()
+        return SessionState.of(await self.parts.store.load(session_id))
 
     def _run_here(self, session_id: str) -> OpenRun | None:
         """The session's run, if this event loop drives it."""
@@ -583,3 +592,9 @@ class AgentLoop:
             case "answer":
                 await self._answer_here(runner, data["call"], data["content"], data["is_error"], data["by"])
         return {}
+
+
+def _no_run(session_id: str) -> AgentError:
+    return AgentError(
+        "SessionNotFound", f"no run is in progress in session {session_id}; start one with Agent.run"
+    )
