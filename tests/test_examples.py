@@ -203,7 +203,7 @@ def test_coding_edits_a_file_when_a_person_agrees(tmp_path: Path) -> None:
     ]
     (tmp_path / "first.json").write_text(json.dumps(script))
     (tmp_path / "then.json").write_text(json.dumps([script[0], "add adds now."]))
-    agent, store = ("--agent", f"{EXAMPLES / 'coding.py'}:agent"), ("--store", "sqlite:.coding.db")
+    agent, store = ("--agent", str(EXAMPLES / "coding.py") + ":agent"), ("--store", "sqlite:.coding.db")
     first, then = "scripted:first.json", "scripted:then.json"
     asked = ("run", "Fix add.", "-s", "fix", *agent)
     run(tmp_path, *TURNLOG, *asked, code=3, said="edit_file", CODING_MODEL=first)
