@@ -10,7 +10,7 @@ import pytest
 from rich.console import Console
 
 from loop.scenarios import SESSION, Stage, call
-from turnlog.cli import _approve, _chat
+from turnlog.cli import _approve, _ask
 from turnlog.contract import PendingApproval
 from turnlog.testing import Turn
 
@@ -29,10 +29,9 @@ async def ask(store: Any) -> PendingApproval:
 async def test_the_prompt_of_a_chat_shows_the_whole_call(monkeypatch: pytest.MonkeyPatch) -> None:
     waiting = await ask(Stage().store)
     shown = io.StringIO()
-    monkeypatch.setattr(_chat, "err", Console(file=shown, soft_wrap=True, highlight=False))
-    monkeypatch.setattr(_chat, "_prompt", lambda _: "n")
-    agent = Stage().agent([])
-    assert _chat.Chat(agent, SESSION, as_json=False)._ask(waiting) == "deny"
+    monkeypatch.setattr(_ask, "err", Console(file=shown, soft_wrap=True, highlight=False))
+    monkeypatch.setattr(_ask, "prompt_anew", lambda _: "n")
+    assert _ask.ask(waiting) == _ask.Choice("deny")
     assert LONG in shown.getvalue()
 
 

@@ -54,6 +54,10 @@ async def test_a_new_run_starts_where_another_was_left(trace: str) -> None:
         if SessionState.of(before).status == "awaiting_human":  # refused until somebody has decided
             for call in SessionState.of(before).awaiting:
                 await agent.decide(session, call.call.tool_call_id, "deny", by="carol")
+        elif SessionState.of(before).status == "preparing":  # submitted, and never driven
+            with pytest.raises(AgentError, match="nobody has driven it yet"):
+                await agent.run("And now?", session=session)
+            continue
         elif any(call.is_due for call in SessionState.of(before).open_calls):  # what was allowed comes first
             with pytest.raises(AgentError, match="resume it first"):
                 await agent.run("And now?", session=session)

@@ -46,6 +46,6 @@ class PictureCache:
 def holds_pictures(message: Message) -> bool:
     for part in message.parts:
         inner = part.payload.content if type(part) is ToolResultPart else [part]
-        if type(inner) is list and any(type(one) is ImagePart for one in inner):
+        if isinstance(inner, list) and any(type(one) is ImagePart for one in inner):
             return True
     return False
