@@ -173,7 +173,7 @@ def show_call(event: events.ToolCallDelta) -> None:
 
 
 def show_end(result: RunResult) -> None:
-    result.raise_for_error()
+    result.check()
     used = result.usage
     say("run", result.status + (f", {used.input_tokens} tokens in, {used.output_tokens} out" if used else ""))
 
