@@ -91,8 +91,8 @@ async def test_the_loop_makes_a_shown_call_again_and_retracts_it() -> None:
     )
     agent = Agent(router, store=MemoryStore(), clock=clock, ids=ids, retry=RetryPolicy(jitter=0.0))
     events = [event async for event in agent.run_stream("hi", session="s")]
-    assert events[-1].payload.result.text == "b answers"
-    assert [e.payload.attempt for e in events if e.kind == "retracted"] == [1]
+    assert events[-1].result.text == "b answers"
+    assert [e.attempt for e in events if e.kind == "retracted"] == [1]
     started = [e.payload for e in await agent.store.load("s") if e.kind == "model_call_started"]
     assert [(s.target.model, s.reason) for s in started] == [("a", "a: policy"), ("b", "b: policy")]
 

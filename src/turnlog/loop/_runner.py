@@ -435,7 +435,10 @@ class Runner:
         call, self._call = self._call, None
         if call is not None and call.deltas is not None:
             await call.deltas.aclose()
-        session, info = self.session, error.to_info()
+        session = self.session
+        if error.code == "RunAborted":  # a decision to abort that is in the log already tells why
+            error = aborted_by(session.state.open_calls) or error
+        info = error.to_info()
         if self.result is not None or not session.state.is_open:
             await self.ports.tools.stop()
             return [] if self.result is not None else self._lost(info)
