@@ -67,8 +67,9 @@ class OpenRun:
     over: Future[None] = field(default_factory=Future[None])
     leaving: bool = False
     """Its stream was dropped and is being closed."""
-    unread_since: float | None = None
-    """When its stream's reader last left it alone; None while it is read."""
+    steps: int = 0
+    is_read: bool = True
+    """False between two steps, while its reader does something else: a stream that is not read stands still."""
 
 
 class OpenSessions:
@@ -135,12 +136,14 @@ class OpenSessions:
                 f"run {other.run_id} is in progress in session {other.session_id}; wait for it, abort it, "
                 "send it the message with Agent.send, or give the agent on_busy='wait'",
             )
+        steps, since = other.steps, _REAL_TIME.monotonic()
         while not other.over.done() and not other.home.is_closed():
             done = asyncio.wrap_future(other.over)
             with suppress(TimeoutError):
                 await asyncio.wait_for(asyncio.shield(done), 0.5)
-            unread = other.unread_since
-            if unread is not None and _REAL_TIME.monotonic() - unread > _UNREAD:
+            if other.is_read or other.steps != steps:
+                steps, since = other.steps, _REAL_TIME.monotonic()
+            if _REAL_TIME.monotonic() - since > _UNREAD:
                 raise AgentError(
                     "SessionBusy",
                     f"the stream of run {other.run_id} in session {other.session_id} is open and nobody "

@@ -192,17 +192,18 @@ class RunStream(Generic[T]):
             if drive is None and (drive := await self._begin()) is None:
                 return
             opened = drive.opened
-            opened.unread_since = None
+            opened.is_read = True
             told = await drive.runner.advance()
             if drive.hooked:
                 for event in told:
                     await drive.tell(event)
-            opened.hub.publish(told)
-            self._ready.extend(told)
+            if told:
+                opened.hub.publish(told)
+                self._ready.extend(told)
             if drive.runner.result is not None:
                 await self._finish(drive)
-            else:
-                opened.unread_since = opened.home.time()
+            opened.steps += 1
+            opened.is_read = False
         except BaseException:
             if drive is not None and not self._over:
                 try:
