@@ -69,7 +69,7 @@ class OpenRun:
     """Its stream was dropped and is being closed."""
     steps: int = 0
     is_read: bool = True
-    """False between two steps, while its reader does something else: a stream that is not read stands still."""
+    """False between two steps, while its reader does something else."""
 
 
 class OpenSessions:
