@@ -13,6 +13,7 @@ import pytest
 from models.speakers import SPEAKERS, Said, Speaker, Voice, on_air
 from turnlog import Agent, tool
 from turnlog.contract import Image, ImagePart, text_part
+from turnlog.events import TextDelta
 from turnlog.history import MemoryStore
 from turnlog.testing import FixedClock, FixedIds, check_request
 from turnlog.tools import ToolError
@@ -55,6 +56,8 @@ STORY = [
     NOTE,
     SECOND.text,
     "Tell me everything.",
+    UNHEARD.text[:3],
+    "The answer above was interrupted",
     "Wait for the rain.",
     WAITING.text,
     "What did you see?",
@@ -115,12 +118,20 @@ async def begin(agent: Agent, voice: Voice) -> None:
     assert result.status == "completed", result.last_error
     voice.will_say(voice.speaker.stalled(UNHEARD))
     async for event in agent.run_stream("Tell me everything.", session=SESSION):
-        if event.kind == "model_delta" and event.payload.delta.kind == "text":
+        if isinstance(event, TextDelta):
             await agent.abort(event.run_id, "the user left")
     voice.will_say(WAITING)
+    leaving: asyncio.Task[bool] | None = None
     async for event in agent.run_stream("Wait for the rain.", session=SESSION):
-        if event.kind == "tool_started":
-            asyncio.get_running_loop().call_later(0.005, agent.loop.abort, event.run_id, "the user left")
+        if event.kind == "tool_started" and leaving is None:
+            leaving = asyncio.create_task(leave(agent, event.run_id))
+    assert leaving is not None and await leaving
+
+
+async def leave(agent: Agent, run_id: str) -> bool:
+    """Abort once the tool had time to begin."""
+    await asyncio.sleep(0.005)
+    return await agent.abort(run_id, "the user left")
 
 
 async def go_on(agent: Agent, voice: Voice, text: str, *answers: Said) -> None:
@@ -149,7 +160,7 @@ def check_story(body: Any, until: str) -> None:
         assert found >= 0, f"{words!r} is not there, or too early"
         at = found
     assert text.count(PIXEL) == text.count(SHOT) == 1
-    assert UNHEARD.text[:5] not in text
+    assert text.count(UNHEARD.text[:3]) == 1 and UNHEARD.text[5:] not in text  # what was shown, and no more
     assert text.count("# [Live Screen]") == 1 and text.count(NOTE) == 2  # the call's arguments, the screen
 
 
