@@ -208,7 +208,8 @@ class Store(Protocol):
         included). ``title`` is a part of the title in any case; ``metadata`` are keys with the very values
         that the session has; ``parent`` is the session it was forked from. ``after`` is the ``cursor`` of
         the last session of the page before. A session whose log cannot be read is listed with what is known
-        of it, when nothing but time, parent and page was asked for. Raises ``SessionReadFailed``.
+        of it, when nothing but time, parent and page was asked for. Raises ``SessionReadFailed``, and
+        ``ConfigInvalid`` for a filter that no session could ever fit.
         """
         ...
 

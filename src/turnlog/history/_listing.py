@@ -9,6 +9,7 @@ from typing import Any, NamedTuple
 import msgspec
 
 from ..contract import (
+    STATUSES,
     AgentError,
     Clock,
     Entry,
@@ -127,6 +128,9 @@ class StoreBase:
         limit: int | None = None,
         after: str | None = None,
     ) -> list[SessionInfo]:
+        if status is not None and status not in STATUSES:
+            raise AgentError("ConfigInvalid", f"status is {status!r}; choose one of {', '.join(STATUSES)}")
+        _check_limit(limit)
         query = Query(
             status, _time("since", since), _time("until", until), title, metadata, parent, _cursor(after)
         )
@@ -146,6 +150,7 @@ class StoreBase:
         return found if limit is None else found[:limit]
 
     async def pending(self, *, limit: int | None = None) -> list[PendingApproval]:
+        _check_limit(limit)
         folded = await self._fold_all()
         waiting = {info.session_id: info for info in [*folded, *await self._waiting()] if info.pending}
         found: list[PendingApproval] = []
@@ -159,6 +164,7 @@ class StoreBase:
         return found if limit is None else found[:limit]
 
     async def due(self, limit: int, *, now: str) -> list[str]:
+        _check_limit(limit)
         await self._fold_all()
         return await self._due(limit, exact_time("now", now))
 
@@ -266,6 +272,11 @@ def exact_time(field: str, text: str) -> str:
 
 def _time(field: str, text: str | None) -> str | None:
     return None if text is None else exact_time(field, text)
+
+
+def _check_limit(limit: int | None) -> None:
+    if limit is not None and (type(limit) is not int or limit < 0):
+        raise AgentError("ConfigInvalid", f"limit is {limit!r}; give a whole number from 0, or None for all")
 
 
 def _cursor(after: str | None) -> tuple[str, str] | None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Sequence
+from typing import cast
 
 from turnlog.contract import (
     ApprovalDecided,
@@ -20,6 +21,7 @@ from turnlog.contract import (
     RetryPolicy,
     RunEnded,
     RunStarted,
+    RunStatus,
     SessionDigest,
     SessionHeader,
     SessionInfo,
@@ -81,6 +83,11 @@ async def sessions_are_found_by_what_they_are(opened: Opened) -> None:
     rest = await store.sessions(metadata=team, limit=5, after=first[0].cursor)
     same(await ids(rest), both[1:], "the second page")
     await refused("ConfigInvalid", store.sessions(since="yesterday"), "a time that is none")
+    unknown = cast("RunStatus", "running")
+    await refused("ConfigInvalid", store.sessions(status=unknown), "a status that is none")
+    await refused("ConfigInvalid", store.sessions(limit=-1), "a limit below nothing")
+    await refused("ConfigInvalid", store.pending(limit=-1), "an inbox with a limit below nothing")
+    await refused("ConfigInvalid", store.due(-1, now=_NOW), "due with a limit below nothing")
 
 
 async def forks_are_found_by_their_parent(opened: Opened) -> None:
