@@ -77,11 +77,13 @@ def preview_result(
     ``handle`` says how the model gets the rest, such as the path of the artifact that holds it. ``window`` is
     the model's own, in tokens, where the caller knows it: one result takes only a small part of it.
     """
-    allowed = projection.options.preview_at
+    size, meter, allowed = len(text.encode()), projection.meter, projection.options.preview_at
     if allowed is None:
+        if size <= meter.weight(_LEAST_SHARE):
+            return None  # whatever the window is
         allowed = share_of(FoldPlanner(projection).window() if window is None else window, PREVIEW)
-    limit = projection.meter.weight(allowed)
-    return make_preview(text, limit, handle) if len(text.encode()) > limit else None
+    limit = meter.weight(allowed)
+    return make_preview(text, limit, handle) if size > limit else None
 
 
 def share_of(window: int | None, most: int) -> int:

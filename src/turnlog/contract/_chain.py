@@ -105,7 +105,7 @@ def chain_hash(
     ]
     if extra:
         parts += [[key, digest(extra[key])] for key in sorted(extra)]
-    return digest(encode(parts))
+    return digest(encode(parts, finite=True))
 
 
 def seal(

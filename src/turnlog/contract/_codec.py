@@ -48,14 +48,15 @@ def _as_json(value: object) -> object:
 _encode = msgspec.json.Encoder(enc_hook=_as_json).encode
 
 
-def encode(value: object) -> bytes:
-    """``value`` as wire JSON. Text that is not valid Unicode and numbers JSON lacks are refused."""
+def encode(value: object, *, finite: bool = False) -> bytes:
+    """``value`` as wire JSON. Text that is not valid Unicode and numbers JSON lacks are refused. ``finite``
+    promises that no such number is in it."""
     try:
         if (write := WRITERS.get(type(value))) is not None:
             value = write(value)
         data = _encode(value)
         # NaN and infinity are written as null, and almost no value of ours has a null in it.
-        if b"null" in data and (problem := _find_unfinite(value)):
+        if not finite and b"null" in data and (problem := _find_unfinite(value)):
             raise OverflowError(problem)
     except (UnicodeEncodeError, OverflowError, ValueError, TypeError, RecursionError) as error:
         raise AgentError(

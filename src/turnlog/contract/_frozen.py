@@ -57,24 +57,28 @@ def freeze(value: T) -> T:
 
 
 def _freeze(value: Any) -> Any:
-    kind = cast("type[Any]", type(value))
-    if kind is dict:
-        found = cast("dict[str, Any]", value).items()
-        return FrozenDict([(key, item if type(item) in _PLAIN else _freeze(item)) for key, item in found])
-    if kind is list:
-        return FrozenList(
-            [item if type(item) in _PLAIN else _freeze(item) for item in cast("list[Any]", value)]
+    kind: type[Any] = type(value)  # pyright: ignore[reportUnknownVariableType]
+    names = _OPEN.get(kind)
+    if names is not None:
+        for name in names:
+            item: Any = getattr(value, name)
+            if type(item) not in _DONE and (frozen := _freeze(item)) is not item:
+                force_setattr(value, name, frozen)
+    elif kind is list:
+        return FrozenList([item if type(item) in _DONE else _freeze(item) for item in value])
+    elif kind is dict:
+        return FrozenDict(
+            [(key, item if type(item) in _DONE else _freeze(item)) for key, item in value.items()]
         )
-    if kind is FrozenList or kind is FrozenDict or not isinstance(value, msgspec.Struct):
-        return value
-    for name in _open_fields(kind):
-        item = getattr(value, name)
-        if type(item) not in _PLAIN and (frozen := _freeze(item)) is not item:
-            force_setattr(value, name, frozen)
+    elif issubclass(kind, msgspec.Struct):
+        _OPEN[kind] = _open_fields(kind)
+        return _freeze(value)
     return value
 
 
-_PLAIN: frozenset[type[Any]] = frozenset({str, int, float, bool, type(None), tuple})
+_OPEN: dict[type[Any], tuple[str, ...]] = {}
+"""Of each class of structs seen so far, the fields below which there may be a map or a list."""
+_DONE: frozenset[type[Any]] = frozenset({str, int, float, bool, type(None), tuple, FrozenDict, FrozenList})
 _CLOSED = (
     inspect.StrType,
     inspect.IntType,

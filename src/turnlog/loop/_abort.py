@@ -68,8 +68,8 @@ class AbortScope:
 
     def __enter__(self) -> None:
         # In this order: a thread that requests now either finds the task, or is found out here.
-        self._loop = asyncio.get_running_loop()
-        self._task = task = asyncio.current_task()
+        self._loop = loop = asyncio.get_running_loop()
+        self._task = task = asyncio.current_task(loop)
         self._cancelling = task.cancelling() if task is not None else 0
         if self.reason is not None:
             self._task = None

@@ -44,84 +44,126 @@ it can have shown."""
 _loop = get_logger("loop")
 
 
-Told: TypeAlias = "tuple[type[Any], dict[str, Any]]"
-"""The class of an event, and its own fields."""
+Place: TypeAlias = "dict[str, Any]"
+"""The fields that every event has: where it belongs."""
 
 
-def _of_call(entry: ModelCallStartedEntry, state: SessionState) -> list[Told]:
+def _of_call(entry: ModelCallStartedEntry, state: SessionState, at: Place) -> list[RunEvent]:
     call = entry.payload
-    fields = _fields(call, "model_call_index", "attempt", "target", "context_hash", "reason")
-    return [(events.ModelCalled, {"entry_id": entry.id, **fields})]
+    return [
+        events.ModelCalled(
+            **at,
+            entry_id=entry.id,
+            model_call_index=call.model_call_index,
+            attempt=call.attempt,
+            target=call.target,
+            context_hash=call.context_hash,
+            reason=call.reason,
+        )
+    ]
 
 
-def _of_failure(entry: ModelCallFailedEntry, state: SessionState) -> list[Told]:
-    failed, told = entry.payload, list[Told]()
+def _of_failure(entry: ModelCallFailedEntry, state: SessionState, at: Place) -> list[RunEvent]:
+    failed, told = entry.payload, list[RunEvent]()
     if not failed.error.code.startswith("Model"):
         return told  # it was stopped from outside: the end of the run tells why
     if failed.shown:
-        fields = _fields(failed, "model_call_index", "attempt")
-        told.append((events.Retracted, {**fields, "reason": failed.error.message}))
+        index, attempt = failed.model_call_index, failed.attempt
+        told.append(
+            events.Retracted(**at, model_call_index=index, attempt=attempt, reason=failed.error.message)
+        )
     if failed.retry_in_ms is not None or failed.error.code == "ModelContextOverflow":
-        fields = _fields(failed, "error", "retry_in_ms")
-        told.append((events.ErrorShown, {**fields, "will_retry": True}))
+        at = {**at, "seq": at["seq"] + len(told)}
+        told.append(
+            events.ErrorShown(**at, error=failed.error, retry_in_ms=failed.retry_in_ms, will_retry=True)
+        )
     return told
 
 
-def _of_answer(entry: ModelOutputEntry, state: SessionState) -> list[Told]:
-    fields = _fields(entry.payload, "message", "finish_reason")
-    return [(events.AnswerAdded, {"entry_id": entry.id, **fields})]
+def _of_answer(entry: ModelOutputEntry, state: SessionState, at: Place) -> list[RunEvent]:
+    answer = entry.payload
+    return [
+        events.AnswerAdded(
+            **at, entry_id=entry.id, message=answer.message, finish_reason=answer.finish_reason
+        )
+    ]
 
 
-def _of_input(entry: ModelInputEntry, state: SessionState) -> list[Told]:
-    return [(events.InputAdded, {"entry_id": entry.id, "message": entry.payload.message})]
+def _of_input(entry: ModelInputEntry, state: SessionState, at: Place) -> list[RunEvent]:
+    return [events.InputAdded(**at, entry_id=entry.id, message=entry.payload.message)]
 
 
-def _of_start(entry: ToolStartedEntry, state: SessionState) -> list[Told]:
+def _of_start(entry: ToolStartedEntry, state: SessionState, at: Place) -> list[RunEvent]:
     started = entry.payload
     arguments, call = started.arguments, state.calls.get(started.tool_call_id)
     if arguments is None and call is not None:
         arguments = call.arguments
-    fields = _fields(started, "tool_call_id", "tool_name")
-    return [(events.ToolStarted, {"entry_id": entry.id, **fields, "arguments": arguments})]
+    call_id, name = started.tool_call_id, started.tool_name
+    return [
+        events.ToolStarted(**at, entry_id=entry.id, tool_call_id=call_id, tool_name=name, arguments=arguments)
+    ]
 
 
-def _of_results(entry: ToolResultsEntry, state: SessionState) -> list[Told]:
+def _of_results(entry: ToolResultsEntry, state: SessionState, at: Place) -> list[RunEvent]:
     """One event for each result: its message holds that result alone."""
-    message, told = entry.payload.message, list[Told]()
-    for place, outcome in enumerate(entry.payload.outcomes):
-        alone = message
+    message, outcomes = entry.payload.message, entry.payload.outcomes
+    alone, told, seq = message, list[RunEvent](), at["seq"]
+    for place, outcome in enumerate(outcomes):
         if len(message.parts) > 1:
             alone = msgspec.structs.replace(message, parts=message.parts[place : place + 1])
-        fields = _fields(outcome, "tool_call_id", "tool_name", "status", "elapsed_ms")
-        told.append((events.ToolFinished, {"entry_id": entry.id, **fields, "message": alone}))
+        at["seq"] = seq + place
+        told.append(
+            events.ToolFinished(
+                **at,
+                entry_id=entry.id,
+                tool_call_id=outcome.tool_call_id,
+                tool_name=outcome.tool_name,
+                status=outcome.status,
+                elapsed_ms=outcome.elapsed_ms,
+                message=alone,
+            )
+        )
     return told
 
 
-def _of_request(entry: ApprovalRequestedEntry, state: SessionState) -> list[Told]:
-    fields = _fields(entry.payload, "tool_call_id", "tool_name", "arguments", "digest", "reason")
-    return [(events.ApprovalRequested, {"entry_id": entry.id, **fields})]
+def _of_request(entry: ApprovalRequestedEntry, state: SessionState, at: Place) -> list[RunEvent]:
+    asked = entry.payload
+    return [
+        events.ApprovalRequested(
+            **at,
+            entry_id=entry.id,
+            tool_call_id=asked.tool_call_id,
+            tool_name=asked.tool_name,
+            arguments=asked.arguments,
+            digest=asked.digest,
+            reason=asked.reason,
+        )
+    ]
 
 
-def _of_decision(entry: ApprovalDecidedEntry, state: SessionState) -> list[Told]:
-    fields = _fields(entry.payload, "tool_call_id", "action", "decided_by")
-    return [(events.ApprovalDecided, {"entry_id": entry.id, **fields})]
+def _of_decision(entry: ApprovalDecidedEntry, state: SessionState, at: Place) -> list[RunEvent]:
+    call_id, action, by = entry.payload.tool_call_id, entry.payload.action, entry.payload.decided_by
+    return [
+        events.ApprovalDecided(**at, entry_id=entry.id, tool_call_id=call_id, action=action, decided_by=by)
+    ]
 
 
-def _of_fold(entry: FoldEntry, state: SessionState) -> list[Told]:
-    fields = _fields(entry.payload, "reason", "tokens_before", "tokens_after")
-    return [(events.ContextFolded, {"entry_id": entry.id, **fields})]
+def _of_fold(entry: FoldEntry, state: SessionState, at: Place) -> list[RunEvent]:
+    fold = entry.payload
+    before, after = fold.tokens_before, fold.tokens_after
+    return [
+        events.ContextFolded(
+            **at, entry_id=entry.id, reason=fold.reason, tokens_before=before, tokens_after=after
+        )
+    ]
 
 
-def _of_end(entry: RunEndedEntry, state: SessionState) -> list[Told]:
+def _of_end(entry: RunEndedEntry, state: SessionState, at: Place) -> list[RunEvent]:
     error = entry.payload.error
-    return [(events.ErrorShown, {"error": error})] if error is not None else []
+    return [events.ErrorShown(**at, error=error)] if error is not None else []
 
 
-def _fields(payload: object, *names: str) -> dict[str, Any]:
-    return {name: getattr(payload, name) for name in names}
-
-
-TELLING: dict[str, Callable[[Any, SessionState], list[Told]]] = {
+TELLING: dict[str, Callable[[Any, SessionState, Place], list[RunEvent]]] = {
     "model_input": _of_input,
     "model_call_started": _of_call,
     "model_call_failed": _of_failure,
@@ -141,16 +183,13 @@ def events_of(entry: Entry, state: SessionState) -> list[RunEvent]:
     tell = TELLING.get(entry.kind)
     if tell is None:
         return []
-    return [
-        kind(
-            seq=entry.seq * STRIDE + place,
-            session_id=entry.session_id,
-            run_id=entry.run_id or "",
-            timestamp=entry.timestamp,
-            **fields,
-        )
-        for place, (kind, fields) in enumerate(tell(entry, state))
-    ]
+    at: Place = {
+        "seq": entry.seq * STRIDE,
+        "session_id": entry.session_id,
+        "run_id": entry.run_id or "",
+        "timestamp": entry.timestamp,
+    }
+    return tell(entry, state, at)
 
 
 def result_of(session_id: str, state: SessionState, *, output: Any = None) -> RunResult[Any]:

@@ -27,6 +27,11 @@ class Hub:
         """The number of the oldest event that is kept."""
         return self._events[0].seq if self._events else None
 
+    @property
+    def last(self) -> int | None:
+        """The number of the newest event."""
+        return self._events[-1].seq if self._events else None
+
     def publish(self, told: Sequence[RunEvent]) -> None:
         self._events.extend(told)
         if len(self._events) > 2 * _KEPT:

@@ -257,8 +257,8 @@ class AgentLoop:
         error = AgentError("RunAborted", "the agent was closed")
         for opened in list(self.sessions.runs.values()):
             opened.scope.request(error)
-            if opened.home is asyncio.get_running_loop() and opened.close is not None:
-                await opened.close()
+            if opened.home is asyncio.get_running_loop() and opened.reader is not None:
+                await opened.reader.aclose()
         await self.parts.registry.close()
         if self._connected and self.parts.runtime is not None:
             await self.parts.runtime.close()

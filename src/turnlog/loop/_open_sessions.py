@@ -6,11 +6,11 @@ from __future__ import annotations
 import asyncio
 import threading
 from collections import OrderedDict
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import Future
 from contextlib import suppress
 from dataclasses import dataclass, field
-from typing import Any, Literal
+from typing import Any, Literal, Protocol
 
 from turnlog.context import ContextManager
 from turnlog.contract import AgentError, Clock, Entry, IdSource, Observer, PurgeEntry, RunInput, Store
@@ -49,6 +49,19 @@ class SessionOptions:
     lease_ttl: float = LEASE_TTL
 
 
+class RunReader(Protocol):
+    """What drives a run in this process."""
+
+    @property
+    def is_read(self) -> bool:
+        """False between two steps, while the caller does something else."""
+        ...
+
+    async def aclose(self) -> None:
+        """End the run when nobody is reading it."""
+        ...
+
+
 @dataclass(slots=True, eq=False)
 class OpenRun:
     """A run of this process, from the moment it is in line until its session is free again."""
@@ -61,15 +74,12 @@ class OpenRun:
     held: SessionLease | None = None
     runner: Runner | None = None
     recap: BackgroundRecap | None = None
-    close: Callable[[], Awaitable[None]] | None = None
-    """Ends the run when nobody is reading its stream."""
+    reader: RunReader | None = None
+    """The stream that drives it, once it is open."""
     home: asyncio.AbstractEventLoop = field(default_factory=asyncio.get_running_loop)
     over: Future[None] = field(default_factory=Future[None])
     leaving: bool = False
     """Its stream was dropped and is being closed."""
-    steps: int = 0
-    is_read: bool = True
-    """False between two steps, while its reader does something else."""
 
 
 class OpenSessions:
@@ -136,13 +146,13 @@ class OpenSessions:
                 f"run {other.run_id} is in progress in session {other.session_id}; wait for it, abort it, "
                 "send it the message with Agent.send, or give the agent on_busy='wait'",
             )
-        steps, since = other.steps, _REAL_TIME.monotonic()
+        seen, since = other.hub.last, _REAL_TIME.monotonic()
         while not other.over.done() and not other.home.is_closed():
             done = asyncio.wrap_future(other.over)
             with suppress(TimeoutError):
                 await asyncio.wait_for(asyncio.shield(done), 0.5)
-            if other.is_read or other.steps != steps:
-                steps, since = other.steps, _REAL_TIME.monotonic()
+            if other.reader is None or other.reader.is_read or other.hub.last != seen:
+                seen, since = other.hub.last, _REAL_TIME.monotonic()
             if _REAL_TIME.monotonic() - since > _UNREAD:
                 raise AgentError(
                     "SessionBusy",

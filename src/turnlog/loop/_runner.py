@@ -8,7 +8,7 @@ commit may hold several steps, and a crash loses none that had an effect.
 from __future__ import annotations
 
 from collections.abc import AsyncGenerator, Callable, Sequence
-from typing import Any, Literal
+from typing import Any, Literal, TypeAlias
 
 import msgspec
 
@@ -52,11 +52,13 @@ from ._model_phase import shrink_context, stage_answer, stage_call, stage_failur
 from ._ports import Collector, Finished, ModelCall, Ports, Progress, Restart, Said, append_fact
 from ._tool_phase import ToolQueue, aborted_by, answer_denied, check_aborted, skip_open_calls, stage_result
 
+IncomingAnswer: TypeAlias = "tuple[AsyncGenerator[MessageDelta, None], Collector]"
+
 
 class CallInProgress:
     """A model call between its intent in the log and its outcome."""
 
-    __slots__ = ("collector", "context", "deltas", "metadata", "order", "shown", "target")
+    __slots__ = ("answer", "context", "metadata", "order", "shown", "target")
 
     def __init__(
         self,
@@ -69,13 +71,12 @@ class CallInProgress:
         self.metadata = metadata
         self.context = context
         self.target = target
-        self.deltas: AsyncGenerator[MessageDelta, None] | None = None
-        self.collector: Collector | None = None
+        self.answer: IncomingAnswer | None = None
         self.shown = 0
         """Deltas that reached the watcher."""
 
     def partial(self) -> str | None:
-        return self.collector.partial() if self.collector is not None else None
+        return self.answer[1].partial() if self.answer is not None else None
 
 
 class Runner:
@@ -93,6 +94,7 @@ class Runner:
     ) -> None:
         self.session = session
         self.ports = ports
+        self._scope = ports.world.scope
         self.outbox = Outbox(session, clock, run_id)
         self.result: RunResult[Any] | None = None
         self._home = home or (lambda: session.session_id)
@@ -111,8 +113,15 @@ class Runner:
         if self.result is not None:
             return []
         try:
-            if self._call is not None:
-                return await self._read_answer(self._call)
+            call = self._call
+            if call is not None:
+                deltas, collector = call.answer or await self._open_answer(call)
+                with self._scope:
+                    delta = await anext(deltas, None)
+                if delta is None:
+                    return await self._finish_answer(call)
+                collector.consume(delta)
+                return [self._shown(call, delta)]
             if self._queue is not None:
                 return await self._run_tools(self._queue)
             return await self._act()
@@ -144,7 +153,7 @@ class Runner:
             case RunTools():
                 self.outbox.go("tool_running")
                 check_aborted(effect.calls)
-                with world.scope:
+                with self._scope:
                     await self.ports.tools.refresh()
                 self._queue = ToolQueue(session, self.ports, self._home, effect.calls)
                 return await self._run_tools(self._queue)
@@ -283,7 +292,7 @@ class Runner:
         if order.delay_ms:
             if told := await self.flush():
                 return told
-            with self.ports.world.scope:
+            with self._scope:
                 await self.ports.model.wait(order.delay_ms)
         metadata = RequestMetadata(
             session_id=self.session.session_id,
@@ -293,7 +302,7 @@ class Runner:
             role=_role(self.session),
             trace_id=started.trace_id if (started := self.session.state.started) is not None else None,
         )
-        with self.ports.world.scope:
+        with self._scope:
             await self.ports.tools.refresh()
         context, target = stage_call(self.session, self.ports, order, metadata)
         told = await self.flush()
@@ -304,30 +313,25 @@ class Runner:
         """The message so far of the newest model call."""
         return self._collector.snapshot() if self._collector is not None else None
 
-    async def _read_answer(self, call: CallInProgress) -> list[RunEvent]:
-        """The next delta, or the end of the answer."""
-        world = self.ports.world
-        if call.deltas is None or call.collector is None:
-            await world.hook("before_model", call.context)
-            opened = ModelCall(call.context, call.metadata, self.session.state)
-            call.deltas, call.collector = await self.ports.model.open(opened)
-            self._collector = call.collector
-        with world.scope:
-            delta = await anext(call.deltas, None)
-        if delta is None:
-            await self._finish_answer(call, call.collector)
-            return []
-        call.collector.consume(delta)
+    async def _open_answer(self, call: CallInProgress) -> IncomingAnswer:
+        await self.ports.world.hook("before_model", call.context)
+        opened = ModelCall(call.context, call.metadata, self.session.state)
+        call.answer = answer = await self.ports.model.open(opened)
+        self._collector = answer[1]
+        return answer
+
+    def _shown(self, call: CallInProgress, delta: MessageDelta) -> RunEvent:
         if delta.provider_raw is not None:
             delta = msgspec.structs.replace(delta, provider_raw=None)
         call.shown += 1
         if call.shown == 1:
             self.ports.context.begin_recap(call.context, call.target)
-        return [self.outbox.delta(delta, call.order.index, call.order.attempt)]
+        return self.outbox.delta(delta, call.order.index, call.order.attempt)
 
-    async def _finish_answer(self, call: CallInProgress, collector: Collector) -> None:
-        assert call.deltas is not None
-        await call.deltas.aclose()
+    async def _finish_answer(self, call: CallInProgress) -> list[RunEvent]:
+        assert call.answer is not None
+        deltas, collector = call.answer
+        await deltas.aclose()
         self._call = None
         outcome = collector.outcome("")
         if outcome.error is None and outcome.message is not None:
@@ -335,6 +339,7 @@ class Runner:
             await self.ports.world.hook("after_model", outcome.message)
         else:
             stage_failure(self.session, self.ports, call.order, outcome)
+        return []
 
     # ── tools ──
 
@@ -350,7 +355,7 @@ class Runner:
             self._queue = None
             return []
         # Only a recording lets a call wait for nothing: it then says that the run was stopped here.
-        with self.ports.world.scope:
+        with self._scope:
             news = await tools.next()
         match news:
             case Progress():
@@ -384,7 +389,7 @@ class Runner:
         if told := await self.flush():
             return told
         session, world = self.session, self.ports.world
-        with world.scope:
+        with self._scope:
             decisions = await self.ports.human.decide(order.calls)
         for decided in decisions or ():
             session.decide_approval(decided)
@@ -433,8 +438,8 @@ class Runner:
         """End the run because of ``error``: no call left open, no task left running."""
         self.ports.world.close()
         call, self._call = self._call, None
-        if call is not None and call.deltas is not None:
-            await call.deltas.aclose()
+        if call is not None and call.answer is not None:
+            await call.answer[0].aclose()
         session = self.session
         if error.code == "RunAborted":  # a decision to abort that is in the log already tells why
             error = aborted_by(session.state.open_calls) or error
@@ -453,9 +458,7 @@ class Runner:
                     attempt=open_call.attempt,
                     error=info,
                     shown=call.shown if call is not None else 0,
-                    partial=call.collector.partial()
-                    if call is not None and call.collector is not None
-                    else None,
+                    partial=call.partial() if call is not None else None,
                 )
             )
         skip_open_calls(self.session, self.ports, info, finished)

@@ -133,9 +133,10 @@ class RunStream(Generic[T]):
 
     async def result(self, *, check: bool = True) -> RunResult[T]:
         """Drive the run to its end. Raises its ``AgentError`` when it failed, unless ``check`` is False."""
-        while not self._over:
-            await self._advance()
-            self._ready.clear()
+        with suppress(StopAsyncIteration):
+            while True:
+                await self.next_event()
+                self._ready.clear()
         return self.finished(check=check)
 
     def finished(self, *, check: bool = True) -> RunResult[T]:
@@ -146,11 +147,43 @@ class RunStream(Generic[T]):
 
     async def next_event(self) -> RunEvent:
         """The next event. Raises ``StopAsyncIteration`` behind the last one."""
-        while not self._ready:
-            if self._over:
-                raise StopAsyncIteration
-            await self._advance()
-        return self._ready.popleft()
+        ready = self._ready
+        if ready:
+            return ready.popleft()
+        if self._reading:
+            raise AgentError(
+                "ConfigInvalid",
+                f"run {self.run_id} is read in two places at once; read it in one, and watch it from others "
+                "with Agent.start(…).events()",
+            )
+        self._reading = True
+        drive = self._drive
+        try:
+            while not ready and not self._over:
+                if drive is None:
+                    drive = await self._begin()
+                    continue
+                told = await drive.runner.advance()
+                if told:
+                    if drive.hooked:
+                        for event in told:
+                            await drive.tell(event)
+                    drive.opened.hub.publish(told)
+                    ready.extend(told)
+                if drive.runner.result is not None:
+                    await self._finish(drive)
+        except BaseException:
+            if drive is not None and not self._over:
+                try:
+                    await drive.runner.settle(AgentError("RunAborted", LEFT))
+                finally:
+                    await self._finish(drive)
+            raise
+        finally:
+            self._reading = False
+        if not ready:
+            raise StopAsyncIteration
+        return ready.popleft()
 
     async def _begin(self) -> Drive | None:
         if self._drive is None and not self._over:
@@ -163,7 +196,7 @@ class RunStream(Generic[T]):
                 self._over = True
             else:
                 self._run_id = self._drive.opened.run_id
-                self._drive.opened.close = self.aclose
+                self._drive.opened.reader = self
         return self._drive
 
     async def commit(self) -> None:
@@ -178,41 +211,6 @@ class RunStream(Generic[T]):
             raise
         drive.opened.hub.publish(told)
         self._ready.extend(told)
-
-    async def _advance(self) -> None:
-        if self._reading:
-            raise AgentError(
-                "ConfigInvalid",
-                f"run {self.run_id} is read in two places at once; read it in one, and watch it from others "
-                "with Agent.start(…).events()",
-            )
-        self._reading = True
-        drive = self._drive
-        try:
-            if drive is None and (drive := await self._begin()) is None:
-                return
-            opened = drive.opened
-            opened.is_read = True
-            told = await drive.runner.advance()
-            if drive.hooked:
-                for event in told:
-                    await drive.tell(event)
-            if told:
-                opened.hub.publish(told)
-                self._ready.extend(told)
-            if drive.runner.result is not None:
-                await self._finish(drive)
-            opened.steps += 1
-            opened.is_read = False
-        except BaseException:
-            if drive is not None and not self._over:
-                try:
-                    await drive.runner.settle(AgentError("RunAborted", LEFT))
-                finally:
-                    await self._finish(drive)
-            raise
-        finally:
-            self._reading = False
 
     async def _finish(self, drive: Drive) -> None:
         self._over = True

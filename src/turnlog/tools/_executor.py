@@ -93,12 +93,9 @@ class ToolExecutor:
     async def execute(self, call: ToolCallRequest, ctx: ToolContext) -> ToolAnswer:
         """Run one call. See the class; retries only what the tool declared harmless to repeat."""
         started = self._clock.monotonic()
-        ctx = changed(
-            ctx,
-            tool_call_id=call.tool_call_id,
-            tool_name=call.tool_name,
-            idempotency_key=ctx.idempotency_key or call.tool_call_id,
-        )
+        key = ctx.idempotency_key or call.tool_call_id
+        if (ctx.tool_call_id, ctx.tool_name, ctx.idempotency_key) != (call.tool_call_id, call.tool_name, key):
+            ctx = changed(ctx, tool_call_id=call.tool_call_id, tool_name=call.tool_name, idempotency_key=key)
         try:
             tool, arguments, bound = self._checked(call)
             self._require(tool, ctx)
@@ -207,7 +204,8 @@ class ToolExecutor:
         for number in range(tries):
             if number:  # the try before may have changed the objects it was given
                 bound = tool.bind(arguments)
-            answer = await self._once(tool, bound, changed(ctx, attempt=ctx.attempt + number))
+                ctx = changed(ctx, attempt=ctx.attempt + 1)
+            answer = await self._once(tool, bound, ctx)
             if not answer.retryable or number == tries - 1 or answer.error_code == "ToolCancelled":
                 return replace(answer, retryable=False) if answer.retryable else answer
             delay = min(_BASE_DELAY * 2**number, _MAX_DELAY)
