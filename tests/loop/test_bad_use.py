@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 
 from turnlog import Agent, AgentError, ToolContext, tool
+from turnlog.contract import RunInput, user_message
 from turnlog.events import RunEnded
 from turnlog.history import MemoryStore
 from turnlog.loop import Run, SessionOptions
@@ -510,6 +511,23 @@ def test_the_result_of_a_sync_stream_is_there_after_it_was_read() -> None:
     assert stream.result().text == stream.result().text == "Yes."
 
 
+def test_a_sync_stream_that_is_over_has_nothing_more_to_read() -> None:
+    agent = make()
+    stream = agent.run_stream_sync("Hello.", session="s1")
+    assert "".join(stream.text) == "Yes."
+    assert list(stream.text) == list(stream) == []
+    left = agent.run_stream_sync("Hello.", session="s2")
+    for _ in left:
+        assert left.result().text == "Yes.", "driven to its end from inside the loop"
+    with agent.run_stream_sync("Hello.", session="s3") as closed:
+        pass
+    assert list(closed.text) == []
+    with pytest.raises(AgentError, match="closed before it began"):
+        closed.result()
+    with pytest.raises(AgentError, match="no session 's3'"):
+        asyncio.run(agent.session("s3").entries())
+
+
 async def test_giving_up_waiting_for_a_started_run_does_not_end_it() -> None:
     release = asyncio.Event()
 
@@ -525,3 +543,15 @@ async def test_giving_up_waiting_for_a_started_run_does_not_end_it() -> None:
         await asyncio.wait_for(run.result(), 0.05)
     release.set()
     assert (await run.result()).text == "Yes."
+
+
+async def test_a_prepared_run_without_ids_gets_new_ones() -> None:
+    agent = make()
+    prepared = RunInput(input_messages=[user_message("Hello.")])
+    first, second = await agent.loop.run(prepared), await agent.loop.run(prepared)
+    assert first.run_id and first.session_id and first.run_id != second.run_id
+    assert first.session_id != second.session_id
+    assert {info.session_id for info in await agent.store.sessions()} == {
+        first.session_id,
+        second.session_id,
+    }

@@ -8,18 +8,20 @@ from typing import Any
 import pytest
 
 from loop.scenarios import SESSION, Stage, call
+from turnlog import Agent, ToolResult, tool
 from turnlog.contract import (
     AgentError,
     LoopLimits,
     ModelInvocationDescriptor,
     RetryPolicy,
+    RunResult,
     TokenUsage,
     ToolPolicy,
 )
-from turnlog.history import Session, verify
+from turnlog.history import MemoryStore, Session, verify
 from turnlog.loop import plan_retry, replay
 from turnlog.observe import cost_of
-from turnlog.testing import Turn
+from turnlog.testing import ScriptedModel, Turn, VirtualClock
 
 LOOK = Turn(tool_calls=[call("look", place="sea")])
 
@@ -166,3 +168,38 @@ async def test_sums_over_calls_with_and_without_a_cost() -> None:
     assert result.usage == whole
     session = await Session.open(stage.store, SESSION, clock=stage.clock, ids=stage.ids)
     assert session.view().token_usage == whole and session.view().cost_usage == 0.25
+
+
+# ── time ──
+
+
+def slow_agent(clock: VirtualClock, store: MemoryStore, limit_ms: int) -> Agent:
+    @tool(timeout=None)
+    async def ask() -> ToolResult:
+        """Work for four seconds, then leave the answer to others."""
+        await clock.sleep(4)
+        return ToolResult.deferred("somebody answers")
+
+    turns = [Turn(tool_calls=[call("ask")]), Turn(tool_calls=[call("ask")]), "Done."]
+    limits = LoopLimits(max_run_duration_ms=limit_ms)
+    model = ScriptedModel(turns, clock=clock)
+    return Agent(model, tools=[ask], limits=limits, store=store, clock=clock)
+
+
+@pytest.mark.spec("L-4")
+@pytest.mark.parametrize(("limit_ms", "ending"), [(5_000, "RunTimeout"), (10_000, None)])
+async def test_a_resumed_run_has_the_time_that_is_left_of_its_limit(
+    limit_ms: int, ending: str | None
+) -> None:
+    clock, store = VirtualClock(auto=True), MemoryStore()
+    agent = slow_agent(clock, store, limit_ms)
+    result: RunResult[str] | None = await agent.run("Go.", session="s", check=False)
+    while result is not None and result.status == "awaiting_human":
+        await clock.sleep(3600)  # nobody drives the run: this is not its time
+        asked = (await agent.session("s").state()).pending_tool_calls[0]
+        await agent.session("s").answer(asked.tool_call_id, "so be it")
+        await clock.sleep(3600)
+        result = await agent.resume("s", check=False)
+    assert result is not None
+    assert (result.last_error.code if result.last_error else None) == ending
+    assert (await replay(store, "s")).identical

@@ -260,13 +260,13 @@ class Agent:
 
     async def abort(self, run_id: str, reason: str = "aborted by the caller") -> bool:
         """End a run at its next await point, here or in another process; False when it is not open."""
-        session = await self.loop.find_session(run_id)
-        return session is not None and await self.loop.abort(session, run_id, reason)
+        session = await self.loop.control.find_session(run_id)
+        return session is not None and await self.loop.control.abort(session, run_id, reason)
 
     async def pause(self, run_id: str) -> bool:
         """Let a run go before its next step, without ending it; ``resume`` continues it."""
-        session = await self.loop.find_session(run_id)
-        return session is not None and await self.loop.pause(session, run_id)
+        session = await self.loop.control.find_session(run_id)
+        return session is not None and await self.loop.control.pause(session, run_id)
 
     async def send(self, session: str, text: AnyInput) -> None:
         """Add a message to the open run of a session, here or in another process."""
@@ -304,7 +304,9 @@ class Agent:
         note: str | None = None,
     ) -> ApprovalDecided:
         """As :meth:`Session.decide`."""
-        return await self.loop.decide(session, tool_call_id, action, by=by, arguments=arguments, note=note)
+        return await self.loop.control.decide(
+            session, tool_call_id, action, by=by, arguments=arguments, note=note
+        )
 
     async def close(self) -> None:
         """End the runs in progress as aborted, refuse new ones, and close what this agent opened itself."""

@@ -8,19 +8,45 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable, Mapping
+from typing import Any
 from weakref import WeakKeyDictionary
 
 import msgspec
 
-from turnlog.contract import AgentError, Clock, Control, ControlKind, ErrorInfo, IdSource, JsonObject, Store
+from turnlog.contract import (
+    AgentError,
+    ApprovalDecided,
+    Clock,
+    Control,
+    ControlKind,
+    ErrorInfo,
+    IdSource,
+    JsonObject,
+    Store,
+    WidgetEvent,
+    encode,
+)
+from turnlog.history import SessionState, check_input
 from turnlog.observe import get_logger
+from turnlog.tools import ToolResult, check_schema, render
 
-from ._open_sessions import OpenRun
+from ._decisions import decide_on, record_decision
+from ._folds import Folds
+from ._given import check_kind
+from ._open_sessions import OpenRun, OpenSessions
+from ._owner import is_dead, work_of
+from ._parts import LoopParts, take_message
+from ._ports import Said
+from ._runner import Runner
 
 LOOK = 0.25
 """Seconds between two looks at the queue."""
 PATIENCE = 5.0
 """Seconds that a request waits for the process that drives the run."""
+_SEND_PATIENCE = 2.0
+"""Seconds that a sender waits for its message to be in the log of a run elsewhere; then it is only queued."""
+_ANSWER_LIMIT = 64_000
+"""Bytes of an answer from outside that the model sees."""
 
 _log = get_logger("loop")
 
@@ -135,3 +161,271 @@ class Controls:
 
     async def withdraw(self, control_id: str) -> bool:
         return await self._store.withdraw(control_id)
+
+
+class RunControl:
+    """Decides on calls, answers them, ends, pauses and sends to the runs of a store, wherever they are
+    driven: here, in another process, or nowhere."""
+
+    def __init__(
+        self,
+        parts: LoopParts,
+        sessions: OpenSessions,
+        make_runner: Callable[[OpenRun, Folds, JsonObject | None, Any], Runner],
+    ) -> None:
+        self._parts = parts
+        self._sessions = sessions
+        self._make_runner = make_runner
+        self.queue = Controls(
+            parts.store, clock=parts.clock, ids=parts.ids, runs=sessions.runs, apply=self._apply
+        )
+
+    # ── decisions ──
+
+    async def decide(
+        self,
+        session_id: str,
+        tool_call_id: str,
+        action: Any,
+        *,
+        by: str,
+        arguments: dict[str, Any] | None = None,
+        note: str | None = None,
+    ) -> ApprovalDecided:
+        """As ``record_decision``; a run in progress, here or in another process, takes it up itself."""
+        check_kind("session", session_id, str, "its name, as text")
+        running = self._run_here(session_id)
+        if running is not None and running.runner is not None:
+            return await self._decide_here(running.runner, tool_call_id, action, by, arguments, note)
+        if await self._is_driven(session_id):
+            data = {"call": tool_call_id, "action": action, "by": by, "arguments": arguments, "note": note}
+            answer = await self.queue.request(session_id, "decide", data)
+            return msgspec.convert(answer["decided"], ApprovalDecided)
+        return await record_decision(
+            self._parts.store,
+            session_id,
+            tool_call_id,
+            action,
+            by=by,
+            arguments=arguments,
+            note=note,
+            clock=self._parts.clock,
+            ids=self._parts.ids,
+            check=self._find_problems,
+        )
+
+    async def _decide_here(
+        self,
+        runner: Runner,
+        tool_call_id: str,
+        action: Any,
+        by: str,
+        arguments: dict[str, Any] | None,
+        note: str | None,
+    ) -> ApprovalDecided:
+        decided = decide_on(
+            runner.session.state,
+            tool_call_id,
+            action,
+            by=by,
+            arguments=arguments,
+            note=note,
+            now=self._parts.clock.now(),
+            check=self._find_problems,
+        )
+        await runner.take_decision(decided)
+        return decided
+
+    def _find_problems(self, tool_name: str, arguments: JsonObject) -> list[str] | None:
+        tool = self._parts.registry.get(tool_name)
+        return tool.bind(arguments).problems if tool is not None else None
+
+    # ── answers that come later ──
+
+    async def answer(
+        self, session_id: str, call_id: str, content: object, *, is_error: bool, by: str | None
+    ) -> None:
+        running = self._run_here(session_id)
+        if running is not None and running.runner is not None:
+            await self._answer_here(running.runner, call_id, content, is_error, by)
+            return
+        if await self._is_driven(session_id):
+            data = {"call": call_id, "content": content, "is_error": is_error, "by": by}
+            await self.queue.request(session_id, "answer", data)
+            return
+        opened = await self._sessions.enter(session_id, f"answer for {session_id}")
+        try:
+            runner = await self._open_run(opened, None)
+            if runner is None:
+                raise AgentError(
+                    "InvalidEntry", f"no run is open in session {session_id} that waits for answers"
+                )
+            await self._answer_here(runner, call_id, content, is_error, by)
+            runner.outbox.close()
+        finally:
+            await self._sessions.release(opened)
+
+    async def _answer_here(
+        self, runner: Runner, call_id: str, content: object, is_error: bool, by: str | None
+    ) -> None:
+        state = runner.session.state
+        call = state.calls.get(call_id)
+        if call is None or call.deferred is None or call.answered:
+            waiting = [each.call.tool_call_id for each in state.open_calls if each.deferred is not None]
+            raise AgentError(
+                "InvalidEntry",
+                f"call {call_id} does not wait for an answer; waiting: {', '.join(waiting) or 'none'}",
+            )
+        schema = call.deferred.answer_schema
+        if schema is not None and not is_error and (problems := check_schema(schema, content)):
+            raise AgentError(
+                "InvalidEntry",
+                f"this answer does not fit what was asked for: {'; '.join(problems)}; the call still waits",
+            )
+        answer = render(ToolResult(content=content, is_error=is_error), _ANSWER_LIMIT)
+        await runner.take_answer(call, answer, by)
+
+    # ── control ──
+
+    async def abort(self, session_id: str, run_id: str | None, reason: str) -> bool:
+        """End the open run of a session, wherever it is driven; False when none is open."""
+        error = AgentError("RunAborted", reason)
+        opened = self._sessions.runs.get(session_id)
+        if opened is not None and run_id in (None, opened.run_id):
+            opened.scope.request(error)
+            return True
+        if await self._is_driven(session_id):
+            await self.queue.request(session_id, "abort", {"reason": reason, "run": run_id})
+            return True
+        return await self._end_open(session_id, run_id, error)
+
+    async def pause(self, session_id: str, run_id: str | None) -> bool:
+        """Let the open run of a session go before its next step; False when none is open."""
+        opened = self._sessions.runs.get(session_id)
+        if opened is not None and run_id in (None, opened.run_id):
+            opened.steering.paused = True
+            return True
+        if await self._is_driven(session_id):
+            await self.queue.request(session_id, "pause", {"run": run_id})
+            return True
+        return await self._pause_open(session_id, run_id)
+
+    async def send(self, session_id: str, said: Said) -> None:
+        """Add a message to the open run of a session, wherever it is driven.
+
+        A run that waits for a human, or was paused, takes it in when it is resumed. Raises
+        ``SessionNotFound`` when no run is open."""
+        check_kind("session", session_id, str, "its name, as text")
+        check_input(said.message)
+        # What cannot be written would fail the run, and not the sender.
+        data: JsonObject = {"said": msgspec.json.decode(encode(said))}
+        self._sessions.check_open()
+        opened = self._sessions.runs.get(session_id)
+        if opened is not None and not opened.steering.closed:
+            opened.steering.waiting.append(said)
+            return
+        if not (await self._state_of(session_id)).is_open:
+            raise _no_run(session_id)
+        control_id = await self.queue.post(session_id, "send", data)
+        if await self._is_driven(session_id):
+            await self.queue.wait(control_id, _SEND_PATIENCE)
+        # A run that ended before it looked at the queue has not taken it in.
+        state = await self._state_of(session_id)
+        if not state.is_open and await self.queue.withdraw(control_id) and control_id not in state.controls:
+            raise _no_run(session_id)
+
+    async def _state_of(self, session_id: str) -> SessionState:
+        if await self._parts.store.tail(session_id) is None:
+            return SessionState()
+        return SessionState.of(await self._parts.store.load(session_id))
+
+    def _run_here(self, session_id: str) -> OpenRun | None:
+        """The session's run, if this event loop drives it."""
+        opened = self._sessions.runs.get(session_id)
+        return opened if opened is not None and opened.home is asyncio.get_running_loop() else None
+
+    async def _is_driven(self, session_id: str) -> bool:
+        """Whether a live process holds the session to run it."""
+        holder = await self._parts.store.holder(session_id)
+        return holder is not None and work_of(holder.owner) == "run" and not is_dead(holder.owner)
+
+    async def _end_open(self, session_id: str, run_id: str | None, error: AgentError) -> bool:
+        opened = await self._sessions.enter(session_id, f"abort of {session_id}")
+        try:
+            runner = await self._open_run(opened, run_id)
+            if runner is None:
+                return False
+            await runner.settle(error)
+            runner.outbox.close()
+            return True
+        finally:
+            await self._sessions.release(opened)
+
+    async def _pause_open(self, session_id: str, run_id: str | None) -> bool:
+        opened = await self._sessions.enter(session_id, f"pause of {session_id}")
+        try:
+            runner = await self._open_run(opened, run_id)
+            if runner is None:
+                return False
+            if not runner.session.state.paused:
+                runner.session.pause_run()
+                await runner.session.commit()
+            runner.outbox.close()
+            return True
+        finally:
+            await self._sessions.release(opened)
+
+    async def _open_run(self, opened: OpenRun, run_id: str | None) -> Runner | None:
+        """The runner of a run that nobody drives; None when no such run is open."""
+        opened.steering.closed = True
+        if await self._parts.store.tail(opened.session_id) is None:
+            return None
+        await self._sessions.hold(opened, "outlast")
+        folds = await self._sessions.open(opened, create=False)
+        state = folds.session.state
+        if state.run_id is None or not state.is_open or run_id not in (None, state.run_id):
+            return None
+        opened.run_id = state.run_id
+        runner = self._make_runner(opened, folds, None, None)
+        runner.take_over()
+        return runner
+
+    async def find_session(self, run_id: str) -> str | None:
+        """The session in which a run is open, here or elsewhere."""
+        if (opened := self._sessions.find(run_id)) is not None:
+            return opened.session_id
+        return next(
+            (info.session_id for info in await self._parts.store.sessions() if info.run_id == run_id), None
+        )
+
+    async def _apply(self, opened: OpenRun, control: Control) -> JsonObject | None:
+        """Take in a request of another process; None when its answer has to wait."""
+        data, runner = control.data, opened.runner
+        assert runner is not None
+        if data.get("run") not in (None, opened.run_id):
+            raise AgentError(
+                "SessionNotFound", f"run {data['run']} is not in progress in {opened.session_id}"
+            )
+        match control.kind:
+            case "abort":
+                opened.scope.request(AgentError("RunAborted", str(data.get("reason"))))
+            case "pause":
+                opened.steering.paused = True
+            case "decide":
+                decided = await self._decide_here(
+                    runner, data["call"], data["action"], data["by"], data.get("arguments"), data.get("note")
+                )
+                return {"decided": msgspec.to_builtins(decided)}
+            case "send":
+                return take_message(opened, runner.session, control)
+            case "event":
+                opened.steering.tell(msgspec.convert(data, WidgetEvent))
+            case "answer":
+                await self._answer_here(runner, data["call"], data["content"], data["is_error"], data["by"])
+        return {}
+
+
+def _no_run(session_id: str) -> AgentError:
+    return AgentError(
+        "SessionNotFound", f"no run is in progress in session {session_id}; start one with Agent.run"
+    )

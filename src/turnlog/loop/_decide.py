@@ -2,12 +2,27 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+from datetime import datetime, timedelta
 from typing import TypeAlias
 
 import msgspec
 
 from turnlog.context import MAX_OVERFLOW_STEPS
-from turnlog.contract import AgentError, ErrorInfo, LoopLimits, RetryPolicy, TokenUsage
+from turnlog.contract import (
+    AgentError,
+    Entry,
+    ErrorInfo,
+    LoopLimits,
+    ModelCallFailedEntry,
+    ModelCallStartedEntry,
+    ModelOutputEntry,
+    RetryPolicy,
+    TokenUsage,
+    ToolDeferredEntry,
+    ToolResultsEntry,
+    ToolStartedEntry,
+)
 from turnlog.history import CallState, SessionState
 
 ABANDONED = "the process stopped before the answer was complete"
@@ -140,6 +155,47 @@ def _check_rounds(state: SessionState, limits: LoopLimits) -> ErrorInfo | None:
         f"the run used tools in {limits.max_tool_rounds} rounds, its limit, and asks for more; "
         "raise LoopLimits.max_tool_rounds",
     )
+
+
+def time_spent(entries: Iterable[Entry], run_id: str) -> int:
+    """Milliseconds that a run has spent on model calls, tools and waits between retries, from its log. Time
+    in which it waited for a human, was paused, or nobody drove it does not count."""
+    began, spans = dict[str, datetime](), list[tuple[datetime, datetime]]()
+    for entry in entries:
+        if entry.run_id != run_id:
+            continue
+        now, ended = datetime.fromisoformat(entry.timestamp), list[str]()
+        match entry:
+            case ModelCallStartedEntry():
+                began["model"] = now
+            case ModelOutputEntry():
+                ended = ["model"]
+            case ModelCallFailedEntry():
+                failed = entry.payload
+                if failed.error.message != ABANDONED:
+                    ended = ["model"]
+                spans.append((now, now + timedelta(milliseconds=failed.retry_in_ms or 0)))
+            case ToolStartedEntry():
+                began[entry.payload.tool_call_id] = now
+            case ToolDeferredEntry():
+                ended = [entry.payload.tool_call_id]
+            case ToolResultsEntry():
+                ended = [each.tool_call_id for each in entry.payload.outcomes if each.status != "unknown"]
+            case _:
+                pass
+        spans += [(began.pop(name), now) for name in ended if name in began]
+    return sum(int((end - start) / timedelta(milliseconds=1)) for start, end in _joined(spans))
+
+
+def _joined(spans: list[tuple[datetime, datetime]]) -> list[tuple[datetime, datetime]]:
+    """The same time, without overlaps: tools run side by side."""
+    joined = list[tuple[datetime, datetime]]()
+    for start, end in sorted(spans):
+        if joined and start <= joined[-1][1]:
+            joined[-1] = (joined[-1][0], max(joined[-1][1], end))
+        else:
+            joined.append((start, end))
+    return joined
 
 
 def plan_retry(error: ErrorInfo, attempt: int, policy: RetryPolicy, jitter: float) -> int | None:

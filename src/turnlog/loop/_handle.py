@@ -96,16 +96,16 @@ class Session:
         """Add a message to the open run, also to one in another process: it enters before the next model
         call. A run that waits for approval takes it in when it is resumed. Raises ``SessionNotFound`` when
         no run is open."""
-        await self._loop.send(self.session_id, said_by(text))
+        await self._loop.control.send(self.session_id, said_by(text))
 
     async def abort(self, reason: str = "aborted by the caller") -> bool:
         """End the open run, wherever it is driven, at its next await point; False when none is open.
         Raises ``SessionBusy`` when the process that drives it does not answer."""
-        return await self._loop.abort(self.session_id, None, reason)
+        return await self._loop.control.abort(self.session_id, None, reason)
 
     async def pause(self) -> bool:
         """Let the open run go before its next step, without ending it; ``resume`` continues it."""
-        return await self._loop.pause(self.session_id, None)
+        return await self._loop.control.pause(self.session_id, None)
 
     # ── approvals ──
 
@@ -130,7 +130,7 @@ class Session:
         given.check_kind("by", by, str, "who decides, as text", required=True)
         given.check_kind("call", call, (str, PendingApproval), "a pending call or its id", required=True)
         call_id = call if isinstance(call, str) else call.tool_call_id
-        return await self._loop.decide(
+        return await self._loop.control.decide(
             self.session_id, call_id, action, by=by, arguments=arguments, note=note
         )
 
@@ -154,7 +154,7 @@ class Session:
         """Answer a call that was put off (``ToolResult.deferred``), from any process; ``resume`` then
         continues the run. ``content`` is what the tool would have returned. Raises ``InvalidEntry`` when no
         such call waits, or the content does not fit the form that was asked for."""
-        await self._loop.answer(self.session_id, call_id, content, is_error=is_error, by=by)
+        await self._loop.control.answer(self.session_id, call_id, content, is_error=is_error, by=by)
 
     # ── looking back ──
 

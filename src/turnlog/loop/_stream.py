@@ -141,6 +141,8 @@ class RunStream(Generic[T]):
 
     def finished(self, *, check: bool = True) -> RunResult[T]:
         """The result of a run that is over; as :meth:`result`."""
+        if self._result is None and self._run_id is not None:
+            raise AgentError("RunAborted", f"the stream of run {self._run_id} was closed before it began")
         if self._result is None:
             raise AgentError("ConfigInvalid", f"session {self.session_id} has no open run to resume")
         return checked(self._result) if check else self._result
@@ -397,6 +399,7 @@ class SyncRunStream(Generic[T]):
     def __init__(self, stream: RunStream[T]) -> None:
         self._stream = stream
         self._own: asyncio.AbstractEventLoop | None = None
+        self._closed = False
 
     @property
     def _loop(self) -> asyncio.AbstractEventLoop:
@@ -406,15 +409,17 @@ class SyncRunStream(Generic[T]):
         return self._own
 
     def __iter__(self) -> Iterator[RunEvent]:
+        """The events that are left; none once the stream was read to its end, left or closed."""
         return self._read(aiter(self._stream))
 
     @property
     def text(self) -> Iterator[str]:
+        """The pieces of text that are left, as :attr:`RunStream.text`."""
         return self._read(self._stream.text)
 
     def result(self, *, check: bool = True) -> RunResult[T]:
         """Drive the run to its end, or return the result of one that is over."""
-        if self._stream.is_over:
+        if self._closed or self._stream.is_over:
             return self._stream.finished(check=check)
         try:
             return self._loop.run_until_complete(self._stream.result(check=check))
@@ -422,7 +427,8 @@ class SyncRunStream(Generic[T]):
             self.close()
 
     def close(self) -> None:
-        """End the run if it is still in progress."""
+        """End the run if it is still in progress. Nothing can be read after that."""
+        self._closed = True
         if self._own is not None and not self._own.is_closed():
             try:
                 self._loop.run_until_complete(self._stream.aclose())
@@ -434,7 +440,7 @@ class SyncRunStream(Generic[T]):
             return await anext(source)
 
         try:
-            while True:
+            while not self._closed:
                 try:
                     yield self._loop.run_until_complete(step())
                 except StopAsyncIteration:
