@@ -20,8 +20,7 @@ from turnlog import Agent, tool
 from turnlog.contract import AgentError, Lease, Store
 from turnlog.history import MemoryStore, open_store, verify
 from turnlog.loop import SessionOptions
-from turnlog.loop._lease import SessionLease
-from turnlog.loop._owner import describe, forget_owner, is_dead, new_owner
+from turnlog.loop._lease import SessionLease, describe, forget_owner, is_dead, new_owner
 from turnlog.testing import FaultStore, FixedClock, ScriptedModel, Turn, VirtualClock
 from turnlog.testing._fault_store import StoreFault
 

@@ -24,21 +24,21 @@ if TYPE_CHECKING:
     from ._compact import compact_session as compact_session
     from ._decide import decide as decide
     from ._decide import plan_retry as plan_retry
-    from ._decisions import pending_calls as pending_calls
-    from ._decisions import record_decision as record_decision
-    from ._explain import explain as explain
-    from ._fork import fork_session as fork_session
     from ._handle import Session as Session
     from ._hooks import Hooks as Hooks
     from ._loop import AgentLoop as AgentLoop
     from ._open_sessions import SessionOptions as SessionOptions
     from ._options import RunOptions as RunOptions
     from ._parts import LoopParts as LoopParts
-    from ._purge import purge_entries as purge_entries
-    from ._purge import redact_entries as redact_entries
     from ._replay import ReplayReport as ReplayReport
     from ._replay import replay as replay
     from ._replay import replay_entries as replay_entries
+    from ._stored import explain as explain
+    from ._stored import fork_session as fork_session
+    from ._stored import pending_calls as pending_calls
+    from ._stored import purge_entries as purge_entries
+    from ._stored import record_decision as record_decision
+    from ._stored import redact_entries as redact_entries
     from ._stream import Run as Run
     from ._stream import RunStream as RunStream
     from ._stream import SyncRunStream as SyncRunStream
@@ -54,13 +54,10 @@ else:
             "._agent_config": "AgentConfig load_config",
             "._compact": "compact_session",
             "._decide": "decide plan_retry",
-            "._decisions": "pending_calls record_decision",
-            "._explain": "explain",
-            "._fork": "fork_session",
             "._hooks": "Hooks",
             "._loop": "AgentLoop",
             "._parts": "LoopParts",
-            "._purge": "purge_entries redact_entries",
+            "._stored": "explain fork_session pending_calls purge_entries record_decision redact_entries",
             "._replay": "ReplayReport replay replay_entries",
             "._options": "RunOptions",
             "._open_sessions": "SessionOptions",

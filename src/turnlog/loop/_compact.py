@@ -34,8 +34,7 @@ from turnlog.observe import cost_of
 from turnlog.system import SystemClock, SystemIds
 from turnlog.widgets import Widget
 
-from ._folds import Folds
-from ._known_widgets import find_widgets
+from ._folds import Folds, find_widgets
 from ._lease import WAIT_ADVICE, SessionLease
 from ._model_phase import append_update
 

@@ -30,14 +30,14 @@ from turnlog.history import SessionState, check_input
 from turnlog.observe import get_logger
 from turnlog.tools import ToolResult, check_schema, render
 
-from ._decisions import decide_on, record_decision
 from ._folds import Folds
 from ._given import check_kind
+from ._lease import is_dead, work_of
 from ._open_sessions import OpenRun, OpenSessions
-from ._owner import is_dead, work_of
 from ._parts import LoopParts, take_message
 from ._ports import Said
 from ._runner import Runner
+from ._stored import decide_on, record_decision
 
 LOOK = 0.25
 """Seconds between two looks at the queue."""

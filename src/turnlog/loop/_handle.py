@@ -24,12 +24,10 @@ from turnlog.contract import (
 from turnlog.history import AgentState, export_jsonl, messages_of, visible_entries
 
 from . import _given as given
-from ._decisions import pending_calls
-from ._fork import fork_session
 from ._loop import AgentLoop
 from ._options import AnyInput, RunDefaults, RunOptions, said_by
-from ._purge import purge_entries, redact_entries
 from ._replay import ReplayReport, replay
+from ._stored import fork_session, pending_calls, purge_entries, redact_entries
 from ._stream import Run, RunStream
 
 

@@ -23,8 +23,7 @@ from turnlog.history import MemoryStore, Session
 from turnlog.widgets import Widget
 
 from ._abort import RunLeft
-from ._folds import Folds
-from ._known_widgets import find_widgets
+from ._folds import Folds, find_widgets
 from ._ports import Ports, Said
 from ._recorded import (
     RecordedClock,

@@ -47,7 +47,7 @@ from ._decide import (
     decide,
 )
 from ._events import Outbox, result_of
-from ._known_widgets import names_to_record
+from ._folds import names_to_record
 from ._model_phase import shrink_context, stage_answer, stage_call, stage_failure
 from ._ports import Collector, Finished, ModelCall, Ports, Progress, Restart, Said, append_fact
 from ._tool_phase import ToolQueue, aborted_by, answer_denied, check_aborted, skip_open_calls, stage_result

@@ -1,0 +1,266 @@
+"""Work on a stored session, from any process that can open the store: hide and erase what entries hold,
+explain, fork, decide."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from contextlib import AsyncExitStack
+from typing import Any, Literal, TypeAlias
+
+from turnlog import context
+from turnlog.approvals import Decision, make_decision
+from turnlog.context import ContextOptions, ContextView
+from turnlog.contract import (
+    AgentError,
+    ApprovalDecided,
+    Clock,
+    Entry,
+    IdSource,
+    JsonObject,
+    Lease,
+    ModelCallFailed,
+    PendingApproval,
+    RunEnded,
+    Store,
+)
+from turnlog.history import (
+    Session,
+    SessionState,
+    fork,
+    pending_in,
+    purge,
+    purge_scope,
+    redaction_of,
+    visible_entries,
+)
+from turnlog.system import SystemClock, SystemIds
+from turnlog.tools import check_schema
+
+from ._lease import WAIT_ADVICE, SessionLease, Work
+
+OnBusy = Literal["refuse", "wait"]
+
+
+async def purge_entries(
+    store: Store,
+    session_id: str,
+    entry_ids: Sequence[str],
+    *,
+    by: str,
+    reason: str | None = None,
+    on_busy: OnBusy = "refuse",
+    clock: Clock | None = None,
+    ids: IdSource | None = None,
+) -> Entry:
+    """Erase what these entries hold from the store's own files, with the copies of it; as
+    :func:`turnlog.history.purge`. It cannot be undone. The entry that is returned names all that is gone.
+
+    While a run is in progress in a session that has one of them it is refused as ``SessionBusy``, or waits
+    for the run with ``on_busy="wait"``: what a run has in memory, it would write again.
+    """
+    while True:
+        async with AsyncExitStack() as held:
+            leases: dict[str, Lease] = {}
+            # In one order everywhere, so that two who wait do not wait for each other.
+            for member in sorted(await purge_scope(store, session_id, entry_ids)):
+                lease = await held.enter_async_context(_hold(store, member, "purge", on_busy))
+                assert lease.lease is not None
+                leases[member] = lease.lease
+            if not leases.keys() >= set(await purge_scope(store, session_id, entry_ids)):
+                continue  # a fork was made while others were waited for, and may have a run of its own
+            return await purge(
+                store,
+                session_id,
+                entry_ids,
+                by=by,
+                reason=reason,
+                clock=clock or SystemClock(),
+                ids=ids or SystemIds(),
+                leases=leases,
+            )
+
+
+async def redact_entries(
+    store: Store,
+    session_id: str,
+    entry_ids: Sequence[str],
+    *,
+    by: str,
+    reason: str | None = None,
+    on_busy: OnBusy = "refuse",
+    clock: Clock | None = None,
+    ids: IdSource | None = None,
+) -> Entry:
+    """Hide what these entries hold, and the copies of it, from every view, export and future context.
+
+    The bytes stay in the store. A fork that was made before does not know of it. Refused as ``SessionBusy``
+    while a run is in progress in the session, or waits for it with ``on_busy="wait"``.
+    """
+    session = await Session.open(
+        store, session_id, clock=clock or SystemClock(), ids=ids or SystemIds(), create=False
+    )
+    async with _hold(store, session_id, "redact", on_busy) as held:
+        session.lease = held.lease
+        await session.refresh()
+        hidden, trimmed = redaction_of(session.entries, entry_ids)
+        session.redact(hidden, reason, by, trimmed=trimmed)
+        return (await session.commit())[-1]
+
+
+def _hold(store: Store, session_id: str, work: Work, on_busy: OnBusy) -> SessionLease:
+    return SessionLease(
+        store, session_id, clock=SystemClock(), work=work, on_busy=on_busy, advice=WAIT_ADVICE
+    )
+
+
+def explain(
+    entries: Sequence[Entry], call_index: int = -1, *, options: ContextOptions | None = None
+) -> ContextView:
+    """What the model saw at the ``call_index``-th call of the log, from 1; -1 is the last.
+
+    What was redacted since is not shown again. Raises ``ContextInvalidInput`` when there is no such call.
+    """
+    return context.explain(visible_entries(entries), call_index, options=options)
+
+
+async def fork_session(
+    store: Store,
+    source: str,
+    *,
+    at: int | None = None,
+    target: str | None = None,
+    summary: str | None = None,
+    clock: Clock | None = None,
+    ids: IdSource | None = None,
+) -> str:
+    """Fork ``source`` after entry ``at`` (default: its newest) and return the new session's id.
+
+    A run that was under way there stays behind: in the fork its open calls are skipped and it is over.
+    """
+    clock, ids = clock or SystemClock(), ids or SystemIds()
+    return await fork(
+        store,
+        source,
+        at,
+        target,
+        clock=clock,
+        ids=ids,
+        summary=summary,
+        settle=lambda branch: _leave_behind(branch, source),
+    )
+
+
+def _leave_behind(branch: Session, source: str) -> None:
+    """End the run in the branch, in the same write: nobody may ever find it open in two places."""
+    state = branch.state
+    if not state.is_open:
+        return
+    error = AgentError("RunAborted", f"the run stayed behind in session {source}").to_info()
+    if (call := state.open_call) is not None:
+        branch.fail_model_call(
+            ModelCallFailed(model_call_index=call.model_call_index, attempt=call.attempt, error=error)
+        )
+    branch.fail_open_calls(
+        "not run here: the session was forked before this call had its result", status="skipped"
+    )
+    branch.end_run(RunEnded(status="aborted", error=error, usage=state.usage))
+
+
+CheckArguments: TypeAlias = Callable[[str, JsonObject], "list[str] | None"]
+"""What is wrong with arguments for a tool; None where the tool is not known."""
+
+
+async def pending_calls(store: Store, session_id: str) -> list[PendingApproval]:
+    """What waits for a human in a session, oldest first."""
+    return pending_in(session_id, SessionState.of(visible_entries(await store.load(session_id))))
+
+
+async def record_decision(
+    store: Store,
+    session_id: str,
+    tool_call_id: str,
+    action: Decision,
+    *,
+    by: str,
+    arguments: dict[str, Any] | None = None,
+    note: str | None = None,
+    clock: Clock | None = None,
+    ids: IdSource | None = None,
+    check: CheckArguments | None = None,
+) -> ApprovalDecided:
+    """Append the decision.
+
+    Arguments to run instead are checked by ``check`` where it knows the tool, else against the schema that
+    the log has of it; what is wrong is said, and the question stays open.
+
+    Raises ``ApprovalInvalid`` when the call does not wait or the decision does not fit it,
+    ``ApprovalExpired`` after its time, ``SessionBusy`` while other calls of the same message still run, or
+    while a run elsewhere holds the session: that run is not disturbed.
+    """
+    clock, ids = clock or SystemClock(), ids or SystemIds()
+    session = await Session.open(store, session_id, clock=clock, ids=ids, create=False)
+    now = clock.now()
+
+    def decision() -> ApprovalDecided:
+        return decide_on(
+            session.state, tool_call_id, action, by=by, arguments=arguments, note=note, now=now, check=check
+        )
+
+    decision()  # what cannot be decided keeps nobody out
+    advice = "decide once its run waits for it and is let go, or where it asks"
+    async with SessionLease(store, session_id, clock=SystemClock(), work="decide", advice=advice) as held:
+        session.lease = held.lease
+        await session.refresh()
+        decided = decision()
+        session.decide_approval(decided)
+        await session.commit()
+    return decided
+
+
+def decide_on(
+    state: SessionState,
+    tool_call_id: str,
+    action: Decision,
+    *,
+    by: str,
+    arguments: dict[str, Any] | None,
+    note: str | None,
+    now: str,
+    check: CheckArguments | None = None,
+) -> ApprovalDecided:
+    """The decision, after every check against where the run stands; raises as :func:`record_decision`."""
+    call = state.calls.get(tool_call_id)
+    if call is None or not call.awaits_human or call.requested is None:
+        waiting = ", ".join(c.call.tool_call_id for c in state.awaiting) or "none"
+        raise AgentError(
+            "ApprovalInvalid", f"call {tool_call_id} does not wait for a decision; waiting: {waiting}"
+        )
+    running = [
+        c.call.tool_call_id for c in state.open_calls if not c.waits and (c.may_have_run or c.decided is None)
+    ]
+    if running:
+        # The process that runs these writes next: a decision in between would cost it their results.
+        raise AgentError(
+            "SessionBusy",
+            f"{', '.join(running)} of the same message have no result yet; decide once the run waits, "
+            "or resume it first if its process is gone",
+        )
+    tool_name = call.requested.tool_name
+
+    def find_problems(given: JsonObject) -> list[str]:
+        problems = check(tool_name, given) if check is not None else None
+        if problems is not None:
+            return problems
+        spec = next((tool for tool in state.tools or () if tool.name == tool_name), None)
+        return check_schema(spec.parameter_schema, given) if spec is not None else []
+
+    return make_decision(
+        call.requested,
+        action,
+        by=by,
+        arguments=arguments,
+        note=note,
+        now=now,
+        session_id=call.asked_in,
+        check=find_problems,
+    )
