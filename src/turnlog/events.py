@@ -14,6 +14,7 @@ from .contract.events import StatusChanged as StatusChanged
 from .contract.events import TextDelta as TextDelta
 from .contract.events import ThinkingDelta as ThinkingDelta
 from .contract.events import ToolCallDelta as ToolCallDelta
+from .contract.events import ToolDeferred as ToolDeferred
 from .contract.events import ToolFinished as ToolFinished
 from .contract.events import ToolProgressed as ToolProgressed
 from .contract.events import ToolStarted as ToolStarted

@@ -52,6 +52,7 @@ def test_an_event_is_matched_by_what_it_tells() -> None:
         "tool_progress",
         "add gave 3 False",
         "context",
+        "tool_deferred",
         "ended completed",
     ]
 

@@ -347,6 +347,18 @@ def _events() -> Examples:
             {"entry_id": "entry_000018", "reason": "budget", "tokens_before": 180000, "tokens_after": 60000},
         ),
         (
+            events.ToolDeferred,
+            {
+                "entry_id": "entry_000023",
+                "tool_call_id": "call_0002",
+                "tool_name": "ask_ada",
+                "reason": "Ada has to look it up",
+                "question": "Which port is free?",
+                "answer_schema": {"type": "integer"},
+                "by": "ada",
+            },
+        ),
+        (
             events.RunEnded,
             {
                 "result": RunResult(

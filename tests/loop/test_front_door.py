@@ -13,7 +13,15 @@ import pytest
 from loop.scenarios import SESSION, Stage, call
 from turnlog import Agent, AgentError, Approvals, Hooks, Input, Limits, ToolContext, ToolResult, tool
 from turnlog.contract import RetryPolicy
-from turnlog.events import AnswerAdded, ApprovalDecided, RunEnded, TextDelta, ToolFinished, ToolStarted
+from turnlog.events import (
+    AnswerAdded,
+    ApprovalDecided,
+    RunEnded,
+    TextDelta,
+    ToolDeferred,
+    ToolFinished,
+    ToolStarted,
+)
 from turnlog.history import MemoryStore, SessionState
 from turnlog.loop import SessionOptions, replay
 from turnlog.testing import ScriptedModel, Turn
@@ -319,8 +327,13 @@ async def test_a_call_is_answered_later_from_another_agent() -> None:
 
     turns = [Turn(tool_calls=[{"name": "ask_desk", "arguments": {"question": "A room?"}}]), "Booked."]
     agent = agent_of(*turns, tools=[ask_desk], store=store)
-    result = await agent.run("Book a room.", session="s")
-    assert result.status == "awaiting_human"
+    async with agent.run_stream("Book a room.", session="s") as run:
+        told = [event async for event in run if isinstance(event, ToolDeferred)]
+    assert (await run.result()).status == "awaiting_human"
+    assert [(event.tool_name, event.question, event.answer_schema) for event in told] == [
+        ("ask_desk", "A room?", {"type": "string", "minLength": 2})
+    ]
+    assert told == [event async for event in agent.session("s").events() if event.kind == "tool_deferred"]
     deferred = next(e.payload for e in await store.load("s") if e.kind == "tool_deferred")
     assert deferred.question == "A room?"
     elsewhere = agent_of("Booked.", tools=[ask_desk], store=store)

@@ -57,6 +57,12 @@ class EventPrinter:
             case events.ToolFinished():
                 mark = "[green]✓[/]" if event.status == "success" else f"[yellow]{event.status}[/]"
                 self._line(f"{mark} [dim]{short(_result_of(event))}[/]")
+            case events.ToolDeferred():
+                asked = short(event.question or event.reason)
+                self._line(
+                    f"[magenta]? {safe(event.tool_name)} waits for an answer:[/] {asked} "
+                    f"[dim]({event.tool_call_id})[/]"
+                )
             case events.ApprovalRequested():
                 if self._asks:  # the question itself shows the call
                     return

@@ -132,6 +132,20 @@ class ToolProgressed(Event, frozen=True, kw_only=True):
     data: JsonObject | None = None
 
 
+class ToolDeferred(Event, frozen=True, kw_only=True):
+    """A call waits for an answer from outside: ``Session.answer`` gives it. ``question`` is what is asked,
+    ``answer_schema`` the form of the answer, ``by`` who is to give it."""
+
+    kind: ClassVar[Literal["tool_deferred"]] = "tool_deferred"
+    entry_id: str
+    tool_call_id: str
+    tool_name: str
+    reason: str
+    question: str | None = None
+    answer_schema: JsonObject | None = None
+    by: str | None = None
+
+
 class ToolFinished(Event, frozen=True, kw_only=True):
     """A call's result was appended; ``message`` holds that one result."""
 
@@ -222,6 +236,7 @@ RunEvent: TypeAlias = (
     | AnswerAdded
     | ToolStarted
     | ToolProgressed
+    | ToolDeferred
     | ToolFinished
     | ApprovalRequested
     | ApprovalDecided

@@ -29,6 +29,7 @@ from turnlog.contract import (
     RunEvent,
     RunResult,
     RunStatus,
+    ToolDeferredEntry,
     ToolResultsEntry,
     ToolStartedEntry,
     check_transition,
@@ -104,6 +105,22 @@ def _of_start(entry: ToolStartedEntry, state: SessionState, at: Place) -> list[R
     ]
 
 
+def _of_deferral(entry: ToolDeferredEntry, state: SessionState, at: Place) -> list[RunEvent]:
+    waits = entry.payload
+    return [
+        events.ToolDeferred(
+            **at,
+            entry_id=entry.id,
+            tool_call_id=waits.tool_call_id,
+            tool_name=waits.tool_name,
+            reason=waits.reason,
+            question=waits.question,
+            answer_schema=waits.answer_schema,
+            by=waits.by,
+        )
+    ]
+
+
 def _of_results(entry: ToolResultsEntry, state: SessionState, at: Place) -> list[RunEvent]:
     """One event for each result: its message holds that result alone."""
     message, outcomes = entry.payload.message, entry.payload.outcomes
@@ -169,6 +186,7 @@ TELLING: dict[str, Callable[[Any, SessionState, Place], list[RunEvent]]] = {
     "model_call_failed": _of_failure,
     "model_output": _of_answer,
     "tool_started": _of_start,
+    "tool_deferred": _of_deferral,
     "tool_results": _of_results,
     "approval_requested": _of_request,
     "approval_decided": _of_decision,
