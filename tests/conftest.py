@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 import hypothesis
 import pytest
 
+from slices import VARIABLE, choose_slice
 from soak_report import SoakReport
 from spec_report import SpecReport, shared_folder
 
@@ -21,8 +22,13 @@ hypothesis.settings.load_profile("repeatable")
 
 
 def pytest_configure(config: pytest.Config) -> None:
+    choose_slice()
     config.pluginmanager.register(SpecReport(config), "spec-report")
     config.pluginmanager.register(SoakReport(), "soak-report")
+
+
+def pytest_report_header() -> str:
+    return f"long proofs: {VARIABLE}={choose_slice()}"
 
 
 @pytest.fixture(scope="session")

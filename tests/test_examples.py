@@ -38,7 +38,7 @@ def run(folder: Path, *command: str, code: int = 0, said: str = "", **env: str) 
         text=True,
         cwd=folder,
         env=environment(folder, **env),
-        timeout=100,
+        timeout=200,
         check=False,
     )
     assert done.returncode == code and (done.stderr == said or (said and said in done.stderr)), done
@@ -131,7 +131,7 @@ def watch(url: str, kind: str, after: int = 0) -> list[dict[str, Any]]:
     seen: list[dict[str, Any]] = []
     while not seen or seen[-1]["kind"] != kind:
         request = urllib.request.Request(url, headers={"Last-Event-ID": str(after)})
-        with urllib.request.urlopen(request, timeout=60) as feed:
+        with urllib.request.urlopen(request, timeout=200) as feed:
             for line in feed:
                 if line.startswith(b"data: "):
                     seen.append(json.loads(line[6:]))
@@ -144,7 +144,7 @@ def watch(url: str, kind: str, after: int = 0) -> list[dict[str, Any]]:
 
 def check_support_bot(folder: Path, store: str) -> None:
     with support_server(folder, store) as (server, url):
-        assert urllib.request.urlopen(url, data=b"Where is order 4711?", timeout=60).status == 202
+        assert urllib.request.urlopen(url, data=b"Where is order 4711?", timeout=200).status == 202
         seen = watch(url, "tool_started")
         server.send_signal(signal.SIGKILL)
         server.wait(30)

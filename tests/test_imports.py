@@ -23,7 +23,11 @@ loaded = [name for name in {LOADED_WHEN_USED.split()} if name in sys.modules]
 if loaded: sys.exit(f"import turnlog also loads {{loaded}}")
 """
     run = subprocess.run(
-        [sys.executable, "-W", "error", "-c", script], capture_output=True, text=True, check=False, timeout=60
+        [sys.executable, "-W", "error", "-c", script],
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=200,
     )
     assert (run.returncode, run.stdout, run.stderr) == (0, "", "")
 

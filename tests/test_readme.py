@@ -36,7 +36,7 @@ def run_python(code: str, folder: Path) -> str:
         text=True,
         cwd=folder,
         env=environment(folder),
-        timeout=100,
+        timeout=200,
         check=False,
     )
     assert (done.returncode, done.stderr) == (0, "")
@@ -77,7 +77,7 @@ def test_without_a_key_the_first_lines_name_the_variable(tmp_path: Path) -> None
         text=True,
         cwd=tmp_path,
         env=environment(tmp_path),
-        timeout=100,
+        timeout=200,
         check=False,
     )
     assert done.returncode != 0
@@ -115,7 +115,7 @@ async def test_the_streaming_lines(tmp_path: Path) -> None:
             stdout=asyncio.subprocess.PIPE,
             stderr=asyncio.subprocess.PIPE,
         )
-        out, err = await asyncio.wait_for(process.communicate(), 60)
+        out, err = await asyncio.wait_for(process.communicate(), 120)
     assert err == b""
     said, end = out.decode().splitlines()
     assert said == "Hello, you."
@@ -137,7 +137,7 @@ def turnlog(line: str, folder: Path, stdin: str = "") -> str:
         text=True,
         cwd=folder,
         env=environment(folder),
-        timeout=60,
+        timeout=200,
         check=False,
     )
     assert done.returncode == 0, (line, done)

@@ -39,7 +39,7 @@ def run_suite(request: pytest.FixtureRequest, tmp_path: Path):
     def run(tests: str, *, listed: str = "M-1 M-2 D-1 G-1 G-2") -> tuple[int, str]:
         suite = tmp_path / "repository" / "tests"
         suite.mkdir(parents=True)
-        for name in ("conftest.py", "spec_report.py", "soak_report.py", "postgres_server.py"):
+        for name in ("conftest.py", "spec_report.py", "slices.py", "soak_report.py", "postgres_server.py"):
             shutil.copy(HERE / name, suite)
         shutil.copy(HERE.parent / "pyproject.toml", suite.parent)
         (suite / "spec_ids.txt").write_text(listed)
@@ -55,7 +55,7 @@ def run_suite(request: pytest.FixtureRequest, tmp_path: Path):
             capture_output=True,
             text=True,
             check=False,
-            timeout=100,
+            timeout=200,
         )
         return done.returncode, done.stdout + done.stderr
 

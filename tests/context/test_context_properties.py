@@ -35,12 +35,19 @@ CHECKS: list[Check] = [check_prefix, check_pairs, check_replay, check_user_words
 
 
 @pytest.mark.spec("C-1", "C-3", "C-4", "C-5")
-@settings(max_examples=150)
-@given(scripts)
-def test_every_promise_holds(script: list[tuple[Any, ...]]) -> None:
-    session = Session(script)
-    for check in CHECKS:
-        check(session)
+@pytest.mark.parametrize(
+    "examples",
+    [pytest.param(50), pytest.param(1_000, marks=[pytest.mark.soak, pytest.mark.timeout(3600)])],
+)
+def test_every_promise_holds(examples: int) -> None:
+    @settings(max_examples=examples)
+    @given(scripts)
+    def holds(script: list[tuple[Any, ...]]) -> None:
+        session = Session(script)
+        for check in CHECKS:
+            check(session)
+
+    holds()
 
 
 class LevelsByPosition(Projection):

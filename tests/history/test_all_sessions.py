@@ -194,21 +194,21 @@ async def test_who_waits_for_a_control_hears_of_it_from_another_process(postgres
             break
         await asyncio.sleep(0.01)
     await client.post(_control("c1"))
-    await asyncio.wait_for(asyncio.gather(*waiting), 30)
+    await asyncio.wait_for(asyncio.gather(*waiting), 120)
     assert [control.id for control in await driver.posted()] == ["c1"]
     await driver.close()
     await client.close()
 
 
 async def test_one_session_that_is_locked_does_not_hold_up_the_others(tmp_path: Path) -> None:
-    async with JsonlStore(tmp_path, busy_timeout=60) as store:
+    async with JsonlStore(tmp_path, busy_timeout=200) as store:
         free, held = Log(), Log()
         for log in (free, held):
             await store.append(log.session_id, log.header(), expected_tail=0)
         with locked(str(tmp_path / f"{held.session_id}.lock")):
             late = asyncio.ensure_future(store.append(held.session_id, held.notes("x"), expected_tail=1))
             await asyncio.sleep(0.02)
-            await asyncio.wait_for(store.append(free.session_id, free.notes("x"), expected_tail=1), 20)
+            await asyncio.wait_for(store.append(free.session_id, free.notes("x"), expected_tail=1), 120)
             assert not late.done()
         await late
         assert len(await store.read(held.session_id)) == 2

@@ -202,7 +202,7 @@ except Exception as error:
     print(error)
 """
     done = subprocess.run(
-        [sys.executable, "-c", script], capture_output=True, text=True, check=True, timeout=60
+        [sys.executable, "-c", script], capture_output=True, text=True, check=True, timeout=200
     )
     assert done.stdout.startswith("PluginMissing: ")
     assert "pip install 'turnlog[postgres]'" in done.stdout
@@ -276,7 +276,7 @@ assert os.wait()[1] == 0
 assert asyncio.run(look())
 """
     command = [sys.executable, "-W", "error", "-c", script, postgres_url, log.session_id]
-    done = await asyncio.to_thread(subprocess.run, command, capture_output=True, text=True, timeout=60)
+    done = await asyncio.to_thread(subprocess.run, command, capture_output=True, text=True, timeout=200)
     assert (done.returncode, done.stderr) == (0, "")
     await store.close()
 

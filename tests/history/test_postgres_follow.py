@@ -41,7 +41,7 @@ async def test_a_follower_elsewhere_is_woken_by_a_notice(postgres_url: str) -> N
         await writer.append(log.session_id, log.header(), expected_tail=0)
         for number in range(5):
             await writer.append(log.session_id, log.notes(str(number)), expected_tail=log.seq - 1)
-        entries = await asyncio.wait_for(following, 30)
+        entries = await asyncio.wait_for(following, 120)
         assert [entry.seq for entry in entries] == [1, 2, 3, 4, 5, 6]
 
 
@@ -57,7 +57,7 @@ async def test_many_follow_at_once_and_are_woken_by_their_own(postgres_url: str)
                 for log in logs
             )
         )
-        found = await asyncio.wait_for(asyncio.gather(*following), 30)
+        found = await asyncio.wait_for(asyncio.gather(*following), 120)
         assert [entries[0].session_id for entries in found] == [log.session_id for log in logs]
 
 
@@ -71,7 +71,7 @@ async def test_without_notices_a_follower_looks_by_itself(
         following = asyncio.ensure_future(take(reader, log.session_id, 1))
         await asyncio.sleep(0.05)
         await writer.append(log.session_id, log.header(), expected_tail=0)
-        assert len(await asyncio.wait_for(following, 30)) == 1
+        assert len(await asyncio.wait_for(following, 120)) == 1
 
 
 @pytest.mark.usefixtures("hints_alone")
@@ -91,7 +91,7 @@ async def test_a_listener_that_was_cut_off_listens_again(
             )
         await asyncio.sleep(0.1)
         await writer.append(log.session_id, log.notes("x"), expected_tail=1)
-        assert len(await asyncio.wait_for(following, 30)) == 2
+        assert len(await asyncio.wait_for(following, 120)) == 2
 
 
 async def _listen(postgres: PostgresServer, store: PostgresStore) -> psycopg.AsyncConnection[Any]:
@@ -130,4 +130,4 @@ async def test_more_sessions_than_a_notice_can_name(postgres_url: str) -> None:
         for number in range(100):
             bell.ring(f"{number:0100d}")
         await writer.append(log.session_id, log.header(), expected_tail=0)
-        assert len(await asyncio.wait_for(following, 30)) == 1
+        assert len(await asyncio.wait_for(following, 120)) == 1

@@ -246,7 +246,7 @@ asyncio.run(main(sys.argv[1]))
 async def test_a_full_disk_loses_nothing(tmp_path: Path, url: str) -> None:
     command = [sys.executable, "-W", "error", "-c", FULL, url.format(tmp_path)]
     done = await asyncio.to_thread(
-        subprocess.run, command, capture_output=True, text=True, check=False, timeout=100
+        subprocess.run, command, capture_output=True, text=True, check=False, timeout=200
     )
     assert (done.returncode, done.stderr) == (0, "")
 
@@ -348,7 +348,7 @@ asyncio.run(store.close())
 
 def test_a_forked_process_opens_the_file_anew(tmp_path: Path) -> None:
     command = [sys.executable, "-c", FORKED, str(tmp_path / "log.db")]
-    done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=60)
+    done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=200)
     assert (done.returncode, done.stderr) == (0, "")
 
 

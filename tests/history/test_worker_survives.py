@@ -30,10 +30,10 @@ async def test_a_group_that_breaks_down_fails_its_jobs_and_no_later_one() -> Non
     first = worker.do(lambda: "done")  # starts the thread, which may take it alone
     await first
     waiting = [worker.do(lambda: "done") for _ in range(5)]
-    found = await asyncio.wait_for(asyncio.gather(*waiting, return_exceptions=True), 10)
+    found = await asyncio.wait_for(asyncio.gather(*waiting, return_exceptions=True), 120)
     assert all(each == "done" or isinstance(each, AgentError) for each in found)
     broken = False
-    assert await asyncio.wait_for(worker.do(lambda: "again"), 10) == "again"
+    assert await asyncio.wait_for(worker.do(lambda: "again"), 120) == "again"
     await worker.stop(lambda: None)
 
 
@@ -56,9 +56,9 @@ async def test_a_job_that_comes_while_the_thread_is_stopped_is_done_after_the_la
     await asyncio.sleep(0)  # it has begun
     waiting = worker.do(late)
     last_may_end.set()
-    await asyncio.wait_for(stopping, 10)
+    await asyncio.wait_for(stopping, 120)
     late_may_end.set()  # the worker has let go of this loop by now
-    await asyncio.wait_for(waiting, 10)
+    await asyncio.wait_for(waiting, 120)
     assert done == ["last", "late"]
     await worker.stop(lambda: None)
 
@@ -75,7 +75,7 @@ async def test_who_reads_while_something_is_erased_is_answered(tmp_path: Path) -
             while not erasing.done():
                 assert len(await store.read("s1")) == 2
 
-        await asyncio.wait_for(asyncio.gather(erasing, *[read_on() for _ in range(8)]), 30)
+        await asyncio.wait_for(asyncio.gather(erasing, *[read_on() for _ in range(8)]), 120)
 
 
 async def erase_often(store: SqliteStore) -> None:

@@ -147,7 +147,7 @@ async def test_a_store_that_breaks_its_promise_over_an_artifact_does_not_hang_th
     inner = MemoryStore()
     stage.store = FaultStore(inner, [StoreFault(nth=1, method="put_blob", error=OSError("no route"))])
     agent = stage.agent([Turn(tool_calls=[call("fetch")]), "Long."], tools=[fetch])
-    result = await asyncio.wait_for(agent.run("Fetch.", session=SESSION), 10)
+    result = await asyncio.wait_for(agent.run("Fetch.", session=SESSION), 120)
     assert result.status == "completed"
     await check_closed(inner)
 
@@ -166,7 +166,7 @@ async def test_a_tool_whose_task_is_cancelled_by_others_does_not_hang_the_run() 
         return "never"
 
     agent = stage.agent([Turn(tool_calls=[call("rude")]), "It was stopped."], tools=[rude])
-    result = await asyncio.wait_for(agent.run("Go.", session=SESSION), 10)
+    result = await asyncio.wait_for(agent.run("Go.", session=SESSION), 120)
     assert result.status == "completed"
     await check_closed(stage.store)
 
@@ -281,7 +281,7 @@ async def test_what_is_asked_for_is_told_while_other_calls_still_run() -> None:
         tool_policy=ToolPolicy(max_parallel=2),
     )
     kinds: list[str] = []
-    async with asyncio.timeout(10), aclosing(agent.run_stream("Go.", session=SESSION)) as events:
+    async with asyncio.timeout(120), aclosing(agent.run_stream("Go.", session=SESSION)) as events:
         async for event in events:
             kinds.append(event.kind)
             if event.kind == "approval_requested":

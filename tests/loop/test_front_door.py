@@ -135,12 +135,12 @@ async def test_a_break_without_a_block_leaves_no_locked_session() -> None:
         if isinstance(event, TextDelta):
             break
     assert (await agent.run("And?", session="s")).text == "Here."
-    held = agent_of("A long answer.", "Here.", sessions=SessionOptions(on_busy="wait"))
+    held = agent_of("A long answer.", "Here.", sessions=SessionOptions(on_busy="wait", lease_ttl=600))
     stream = held.run_stream("Go.", session="s")
     async for event in stream:
         if isinstance(event, TextDelta):
             break
-    assert (await asyncio.wait_for(held.run("And?", session="s"), 20)).text == "Here."
+    assert (await asyncio.wait_for(held.run("And?", session="s"), 120)).text == "Here."
 
 
 async def test_a_stream_for_scripts() -> None:
@@ -232,7 +232,7 @@ async def start_worker(store: str, seconds: float) -> subprocess.Popen[str]:
 
 
 async def finish(worker: subprocess.Popen[str]) -> str:
-    out, _ = await asyncio.to_thread(worker.communicate, timeout=60)
+    out, _ = await asyncio.to_thread(worker.communicate, timeout=200)
     return out.strip()
 
 
@@ -466,7 +466,7 @@ async def test_a_decision_is_told_after_its_entry_is_in_the_log() -> None:
     await asked.wait()
     for waiting in await agent.pending(SESSION):
         await agent.session(SESSION).approve(waiting, by="ann")
-    assert (await asyncio.wait_for(run, 20)).text == "Both."
+    assert (await asyncio.wait_for(run, 120)).text == "Both."
     assert len(decided) >= 3 and all(decided)
 
 
@@ -479,7 +479,7 @@ async def test_closing_an_agent_ends_its_runs_as_aborted_and_asks_no_model_again
     while not model.requests:  # noqa: ASYNC110
         await asyncio.sleep(0)
     await agent.close()
-    result = await asyncio.wait_for(run, 20)
+    result = await asyncio.wait_for(run, 120)
     assert result.last_error is not None
     assert (result.status, result.last_error.message) == ("aborted", "the agent was closed")
     assert len(model.requests) == 1
@@ -494,7 +494,7 @@ async def test_concurrent_tools_run_side_by_side_without_another_option() -> Non
     @tool(concurrent=True)
     async def meet(name: str) -> str:
         """Meet the others."""
-        await asyncio.wait_for(together.wait(), 20)
+        await asyncio.wait_for(together.wait(), 120)
         return name
 
     calls = [{"name": "meet", "arguments": {"name": name}} for name in "abc"]

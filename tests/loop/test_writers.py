@@ -283,7 +283,7 @@ def process(*words: object) -> Iterator[subprocess.Popen[str]]:
 
 
 def wait_for(path: Path, child: subprocess.Popen[str]) -> None:
-    for _ in range(3_000):
+    for _ in range(10_000):
         if path.exists():
             return
         if child.poll() is not None:
@@ -309,7 +309,7 @@ async def test_six_processes_on_one_session_lose_nothing_and_say_nothing_twice(u
     children = [process(url, SESSION, "turns", f"p{n}", count) for n in range(processes)]
     started = [child.__enter__() for child in children]
     try:
-        said = [await asyncio.to_thread(child.communicate, timeout=100) for child in started]
+        said = [await asyncio.to_thread(child.communicate, timeout=200) for child in started]
     finally:
         for child in children:
             child.__exit__(None, None, None)
@@ -333,7 +333,7 @@ async def wait() -> str:
 
 @pytest.mark.spec("H-4", "H-10", "X-4")
 async def test_a_stopped_process_that_wakes_up_later_is_fenced_off(url: str, tmp_path: Path) -> None:
-    with process(url, SESSION, "hold", tmp_path, 0.6) as child:
+    with process(url, SESSION, "hold", tmp_path, 2.0) as child:
         await asyncio.to_thread(wait_for, tmp_path / "inside", child)
         child.send_signal(signal.SIGSTOP)
         try:
@@ -343,7 +343,7 @@ async def test_a_stopped_process_that_wakes_up_later_is_fenced_off(url: str, tmp
             child.send_signal(signal.SIGCONT)
         assert result is not None and result.text == "Taken over."
         (tmp_path / "go").touch()
-        out, errors = await asyncio.to_thread(child.communicate, timeout=60)
+        out, errors = await asyncio.to_thread(child.communicate, timeout=200)
     answer = json.loads(out or errors)
     assert (answer["status"], answer["code"]) == ("failed", "SessionConcurrentWrite")
     assert "lease" in answer["said"]

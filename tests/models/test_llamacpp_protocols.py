@@ -62,7 +62,7 @@ async def served(protocol: str, **fields: Any) -> AsyncGenerator[Model, None]:
 
 async def ask(protocol: str, messages: list[Message], *given: Any, **fields: Any) -> Heard:
     options = {name: fields.pop(name) for name in ("tool_choice",) if name in fields}
-    async with served(protocol, max_tokens=8, **fields) as model, asyncio.timeout(60):
+    async with served(protocol, max_tokens=8, **fields) as model, asyncio.timeout(120):
         return Heard([delta async for delta in model.stream(messages, *given, **options)])
 
 
@@ -110,7 +110,7 @@ async def test_a_history_of_every_kind_is_taken(protocol: str) -> None:
 
 @pytest.mark.spec("P-11", "L-7")
 async def test_an_answer_that_is_broken_off_leaves_the_server_free(protocol: str) -> None:
-    async with served(protocol, max_tokens=700) as model, asyncio.timeout(60):
+    async with served(protocol, max_tokens=700) as model, asyncio.timeout(120):
         stream = model.stream([user_message("Write a very long story about a river.")])
         seen = 0
         async for delta in stream:

@@ -410,7 +410,7 @@ def wait_until_gone(pid: int) -> None:
 @needs_model
 def test_leaving_in_the_middle_of_an_answer_is_quiet() -> None:
     with program(0) as process:
-        out, err = process.communicate(timeout=60)
+        out, err = process.communicate(timeout=200)
     assert (process.returncode, err) == (0, "")
     wait_until_gone(int(out))
 
@@ -424,7 +424,7 @@ def test_the_server_goes_with_its_program(sent: signal.Signals) -> None:
         server = int(process.stdout.readline())
         # As a terminal does: to the whole group. The server stays out of it until its program has ended.
         os.killpg(process.pid, sent)
-        process.communicate(timeout=60)
+        process.communicate(timeout=200)
     assert process.returncode == -sent
     wait_until_gone(server)
 
@@ -433,7 +433,7 @@ def test_the_server_goes_with_its_program(sent: signal.Signals) -> None:
 def test_the_demo_runs() -> None:
     demo = Path(__file__).parents[2] / "examples" / "demo.py"
     done = subprocess.run(
-        [sys.executable, str(demo)], capture_output=True, text=True, check=False, timeout=110
+        [sys.executable, str(demo)], capture_output=True, text=True, check=False, timeout=200
     )
     assert (done.returncode, done.stderr) == (0, ""), done.stdout
     for words in (

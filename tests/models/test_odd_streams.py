@@ -144,7 +144,7 @@ def test_what_is_empty() -> None:
 @pytest.mark.parametrize("body", [b": ping\n\n", b'event: ping\ndata: {"type": "ping"}\n\n'])
 async def test_comments_alone_are_silence_in_the_end(body: bytes) -> None:
     endless = LoopbackAnswer.sse(body * 3000, pieces=len(body), piece_delay=0.01)
-    found = await asyncio.wait_for(play("anthropic-messages", endless, timeout_silence=0.1), 20)
+    found = await asyncio.wait_for(play("anthropic-messages", endless, timeout_silence=0.1), 120)
     assert found.error.error_code == "ModelTimeout"
     assert "nothing but comments" in found.error.message
 

@@ -28,7 +28,7 @@ from reliability.crash_disk import watch_disk
 from reliability.crash_world import SCENARIOS, STORES, Points, World, is_on_disk
 
 ALL, EACH = -1, -2
-_LIFE = 30  # seconds after which a child that hangs is ended, and reported
+_LIFE = 120  # seconds after which a child that hangs is ended, and reported
 
 
 class Order(msgspec.Struct):

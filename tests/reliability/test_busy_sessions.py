@@ -61,7 +61,7 @@ async def run_elsewhere(url: str, folder: Path) -> AsyncGenerator[subprocess.Pop
         await asyncio.to_thread(wait_for, folder / "inside", child)
         yield child
         (folder / "go").touch()
-        out, errors = await asyncio.to_thread(child.communicate, timeout=60)
+        out, errors = await asyncio.to_thread(child.communicate, timeout=200)
         assert json.loads(out or errors)["status"] == "completed"  # nobody disturbed it
 
 

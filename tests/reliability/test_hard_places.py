@@ -151,7 +151,7 @@ assert asyncio.run(once("c")) == "Two."
 async def test_a_process_may_fork_with_an_open_store(kind: str, tmp_path: Path) -> None:
     url = f"{kind}:{tmp_path}/log"
     done = await asyncio.to_thread(
-        subprocess.run, [sys.executable, "-c", FORKS, url], capture_output=True, timeout=60, check=False
+        subprocess.run, [sys.executable, "-c", FORKS, url], capture_output=True, timeout=200, check=False
     )
     assert done.returncode == 0, done.stderr.decode()
     store = open_store(url)
@@ -165,6 +165,7 @@ CLOSES = """
 import asyncio, os, sys
 from turnlog import Agent, tool
 from turnlog.history import verify
+from turnlog.loop import SessionOptions
 from turnlog.testing import ScriptedModel, Turn
 
 going, ran = asyncio.Event(), []
@@ -183,7 +184,12 @@ def answer(request):
     return "Done." if done else Turn(tool_calls=[{"name": "wait", "arguments": {}}])
 
 def make():
-    return Agent(ScriptedModel(default=answer), tools=[wait], store=sys.argv[1])
+    return Agent(
+        ScriptedModel(default=answer),
+        tools=[wait],
+        store=sys.argv[1],
+        sessions=SessionOptions(lease_ttl=600),
+    )
 
 agent = make()
 loop = asyncio.new_event_loop()
@@ -198,7 +204,7 @@ async def later():
         assert result is not None and result.text == "Done.", result
         assert await verify(other.store, "s1") == []
 
-asyncio.run(asyncio.wait_for(later(), 20))  # and not when the lease has run out
+asyncio.run(asyncio.wait_for(later(), 120))  # and not when the lease has run out
 os._exit(0)  # what the loop left behind is not to be heard of
 """
 
@@ -209,7 +215,7 @@ os._exit(0)  # what the loop left behind is not to be heard of
 def test_a_loop_that_is_closed_over_a_run_keeps_nobody_out(kind: str, who: str, tmp_path: Path) -> None:
     """A notebook, a test runner: the loop is gone, the program goes on with another."""
     command = [sys.executable, "-c", CLOSES, f"{kind}:{tmp_path}/log", who]
-    done = subprocess.run(command, capture_output=True, timeout=60, check=False)
+    done = subprocess.run(command, capture_output=True, timeout=200, check=False)
     assert done.returncode == 0, done.stderr.decode()
 
 

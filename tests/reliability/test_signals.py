@@ -16,7 +16,7 @@ from turnlog.history import open_store
 from turnlog.testing import OutsideRecord, ScriptedModel, check_session
 from turnlog.tools import ToolContext
 
-PATIENCE = 60.0
+PATIENCE = 120.0
 
 TOOLS = '''
 import time

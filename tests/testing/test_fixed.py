@@ -162,6 +162,6 @@ def test_the_room_loads_its_parts_when_used() -> None:
         "import sys, turnlog.testing; sys.exit(sorted({'turnlog.models', 'pytest'} & set(sys.modules)) or 0)"
     )
     run = subprocess.run(
-        [sys.executable, "-c", script], capture_output=True, text=True, check=False, timeout=60
+        [sys.executable, "-c", script], capture_output=True, text=True, check=False, timeout=200
     )
     assert (run.returncode, run.stderr) == (0, "")

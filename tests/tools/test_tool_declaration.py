@@ -374,6 +374,10 @@ add.spec
 assert "pydantic" in sys.modules
 """
     run = subprocess.run(
-        [sys.executable, "-W", "error", "-c", script], capture_output=True, text=True, check=False, timeout=60
+        [sys.executable, "-W", "error", "-c", script],
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=200,
     )
     assert (run.returncode, run.stdout, run.stderr) == (0, "", "")

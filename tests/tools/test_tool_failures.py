@@ -226,7 +226,7 @@ async def test_a_tool_that_catches_everything_does_not_keep_the_interpreter() ->
         capture_output=True,
         text=True,
         check=False,
-        timeout=60,
+        timeout=200,
     )
     assert (run.returncode, run.stdout.split("\n")[:3]) == (
         0,
