@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from .loop import Hooks as Hooks
     from .loop import RunStream as RunStream
     from .loop import Session as Session
+    from .loop import open_session as open_session
     from .models import load_model as load_model
     from .tools import ToolContext as ToolContext
     from .tools import ToolError as ToolError
@@ -36,7 +37,7 @@ else:
             ".approvals": "Approvals",
             ".contract": "AgentError Input Limits ModelParams RunEvent RunResult",
             ".history": "open_store",
-            ".loop": "Agent Hooks RunStream Session",
+            ".loop": "Agent Hooks RunStream Session open_session",
             ".models": "load_model",
             ".tools": "ToolContext ToolError ToolResult tool",
         },

@@ -11,7 +11,18 @@ from typing import Any
 import pytest
 
 from loop.scenarios import SESSION, Stage, call
-from turnlog import Agent, AgentError, Approvals, Hooks, Input, Limits, ToolContext, ToolResult, tool
+from turnlog import (
+    Agent,
+    AgentError,
+    Approvals,
+    Hooks,
+    Input,
+    Limits,
+    ToolContext,
+    ToolResult,
+    open_session,
+    tool,
+)
 from turnlog.contract import RetryPolicy
 from turnlog.events import (
     AnswerAdded,
@@ -25,6 +36,7 @@ from turnlog.events import (
 from turnlog.history import MemoryStore, SessionState
 from turnlog.loop import SessionOptions, replay
 from turnlog.testing import ScriptedModel, Turn
+from turnlog.widgets import MemoryNotebookWidget
 
 QUICK = RetryPolicy(base_delay_ms=1, max_delay_ms=1)
 
@@ -203,6 +215,7 @@ WORKER = """
 import asyncio, sys
 from turnlog import Agent, tool
 from turnlog.testing import ScriptedModel, Turn
+from turnlog.widgets import MemoryNotebookWidget
 
 @tool(timeout=None)
 async def wait() -> str:
@@ -348,6 +361,67 @@ async def test_a_call_is_answered_later_from_another_agent() -> None:
     done = await desk.resume()
     assert done is not None and done.text == "Booked."
     assert (await replay(store, "s")).identical
+
+
+@pytest.mark.spec("T-11", "A-2")
+@pytest.mark.parametrize("how", ["decide and answer", "abort", "pause"])
+async def test_a_process_without_the_agent_reads_and_controls_its_sessions(how: str) -> None:
+    store = MemoryStore()
+
+    @tool(requires_approval=True)
+    def book(hotel: str) -> str:
+        """Book a room."""
+        return f"booked {hotel}"
+
+    @tool
+    def ask_desk(question: str) -> ToolResult:
+        """Ask the front desk."""
+        return ToolResult.deferred("the desk answers by mail", question=question)
+
+    calls = [call("book", hotel="Ritz"), call("ask_desk", question="When?")]
+    parts: dict[str, Any] = {
+        "tools": [book, ask_desk],
+        "store": store,
+        "widgets": [MemoryNotebookWidget()],
+    }
+    agent = agent_of(Turn(tool_calls=calls), "Booked.", **parts)
+    await agent.run("Book a room.", session="s")
+    await agent.update_notebook("s", {"guest": "ann"})
+    trip = open_session(store, "s")
+    assert await trip.driver() is None
+    (asked,), (question,) = await trip.pending(), await trip.questions()
+    assert (asked.tool_name, question.question) == ("book", "When?")
+    match how:
+        case "abort":
+            assert await trip.abort("enough")
+            assert (await trip.state()).status == "aborted"
+        case "pause":
+            assert await trip.pause()
+            assert (await trip.state()).status == "paused"
+        case _:
+            with pytest.raises(AgentError, match="do not fit 'book'"):
+                await trip.modify(asked, arguments={"inn": "x"}, by="bob")
+            await trip.approve(asked, by="bob")
+            await trip.answer(question, "At nine.", by="the desk")
+            assert await trip.pending() == await trip.questions() == []
+            done = await agent.resume("s")
+            assert done is not None and done.text == "Booked."
+    assert (await trip.replay()).identical
+    branch = await trip.fork()
+    assert [info.session_id for info in await store.sessions(parent="s")] == [branch.session_id]
+
+
+async def test_a_session_without_an_agent_is_opened_on_a_store() -> None:
+    wrong: Any = "sqlite:agent.db"
+    with pytest.raises(AgentError, match="open_store"):
+        open_session(wrong, "s")
+    nobody = open_session(MemoryStore(), "s")
+    for work in (nobody.pending, nobody.questions, nobody.entries, nobody.delete):
+        with pytest.raises(AgentError, match="there is no session"):
+            await work()
+    assert not await nobody.abort() and not await nobody.pause()
+    with pytest.raises(AgentError, match="no run is in progress"):
+        await nobody.send("Hello?")
 
 
 # ── a stalled run ──

@@ -25,6 +25,8 @@ if TYPE_CHECKING:
     from ._decide import decide as decide
     from ._decide import plan_retry as plan_retry
     from ._handle import Session as Session
+    from ._handle import StoredSession as StoredSession
+    from ._handle import open_session as open_session
     from ._hooks import Hooks as Hooks
     from ._loop import AgentLoop as AgentLoop
     from ._open_sessions import SessionOptions as SessionOptions
@@ -33,8 +35,10 @@ if TYPE_CHECKING:
     from ._replay import ReplayReport as ReplayReport
     from ._replay import replay as replay
     from ._replay import replay_entries as replay_entries
+    from ._stored import PendingAnswer as PendingAnswer
     from ._stored import explain as explain
     from ._stored import fork_session as fork_session
+    from ._stored import pending_answers as pending_answers
     from ._stored import pending_calls as pending_calls
     from ._stored import purge_entries as purge_entries
     from ._stored import record_decision as record_decision
@@ -57,11 +61,12 @@ else:
             "._hooks": "Hooks",
             "._loop": "AgentLoop",
             "._parts": "LoopParts",
-            "._stored": "explain fork_session pending_calls purge_entries record_decision redact_entries",
+            "._stored": "PendingAnswer explain fork_session pending_answers pending_calls purge_entries "
+            "record_decision redact_entries",
             "._replay": "ReplayReport replay replay_entries",
             "._options": "RunOptions",
             "._open_sessions": "SessionOptions",
-            "._handle": "Session",
+            "._handle": "Session StoredSession open_session",
             "._stream": "Run RunStream SyncRunStream",
         },
     )

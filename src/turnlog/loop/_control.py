@@ -30,9 +30,9 @@ from turnlog.history import SessionState, check_input
 from turnlog.observe import get_logger
 from turnlog.tools import ToolResult, check_schema, render
 
-from ._folds import Folds
+from ._folds import Folds, find_widgets
 from ._given import check_kind
-from ._lease import is_dead, work_of
+from ._lease import describe, is_dead, work_of
 from ._open_sessions import OpenRun, OpenSessions
 from ._parts import LoopParts, take_message
 from ._ports import Said
@@ -344,10 +344,15 @@ class RunControl:
         opened = self._sessions.runs.get(session_id)
         return opened if opened is not None and opened.home is asyncio.get_running_loop() else None
 
-    async def _is_driven(self, session_id: str) -> bool:
-        """Whether a live process holds the session to run it."""
+    async def find_driver(self, session_id: str) -> str | None:
+        """The live process that holds the session to run it, in words for people; None when there is none."""
         holder = await self._parts.store.holder(session_id)
-        return holder is not None and work_of(holder.owner) == "run" and not is_dead(holder.owner)
+        if holder is None or work_of(holder.owner) != "run" or is_dead(holder.owner):
+            return None
+        return describe(holder.owner)
+
+    async def _is_driven(self, session_id: str) -> bool:
+        return await self.find_driver(session_id) is not None
 
     async def _end_open(self, session_id: str, run_id: str | None, error: AgentError) -> bool:
         opened = await self._sessions.enter(session_id, f"abort of {session_id}")
@@ -386,6 +391,9 @@ class RunControl:
         if state.run_id is None or not state.is_open or run_id not in (None, state.run_id):
             return None
         opened.run_id = state.run_id
+        if not self._parts.widgets and state.started is not None:
+            # Without the run's agent, the widgets that its log names keep the screen true.
+            folds.show(find_widgets(state.started.widgets, all_of_them=False))
         runner = self._make_runner(opened, folds, None, None)
         runner.take_over()
         return runner

@@ -1,4 +1,4 @@
-"""One session of an agent, as an object: run it, watch it, decide on its calls, look back."""
+"""One session as an object: run it, watch it, decide on its calls, look back; with an agent or without."""
 
 from __future__ import annotations
 
@@ -12,7 +12,9 @@ from typing_extensions import Unpack
 from turnlog.approvals import Decision
 from turnlog.context import ContextView, explain
 from turnlog.contract import (
+    AgentError,
     ApprovalDecided,
+    Chunk,
     Entry,
     JsonObject,
     Message,
@@ -22,65 +24,36 @@ from turnlog.contract import (
     Store,
 )
 from turnlog.history import AgentState, export_jsonl, messages_of, visible_entries
+from turnlog.models import Model, ModelConfig, ModelRequest
+from turnlog.tools import ToolExecutor, ToolRegistry
 
 from . import _given as given
 from ._loop import AgentLoop
 from ._options import AnyInput, RunDefaults, RunOptions, said_by
+from ._parts import LoopParts
 from ._replay import ReplayReport, replay
-from ._stored import fork_session, pending_calls, purge_entries, redact_entries
+from ._stored import (
+    PendingAnswer,
+    fork_session,
+    pending_answers,
+    pending_calls,
+    purge_entries,
+    redact_entries,
+)
 from ._stream import Run, RunStream
 
 
-class Session:
-    """A session of an agent: ``trip = agent.session("trip")``. Nothing is read before it is used."""
+class StoredSession:
+    """A session without an agent, made by :func:`open_session`: decide on its calls and answer them, reach
+    its run in whichever process drives it, look back, fork, hide and erase."""
 
-    def __init__(self, loop: AgentLoop, defaults: RunDefaults, session_id: str) -> None:
+    def __init__(self, loop: AgentLoop, session_id: str) -> None:
         self.session_id = session_id
         self._loop = loop
-        self._defaults = defaults
 
     @property
     def _store(self) -> Store:
         return self._loop.parts.store
-
-    # ── running ──
-
-    def run_stream(self, text: AnyInput, **options: Unpack[RunOptions]) -> RunStream[str]:
-        """As :meth:`Agent.run_stream`."""
-        said = said_by(text)
-        run = self._defaults.prepare(self.session_id, said.message, options, self._loop.parts.ids)
-        deps = self._defaults.check_deps(options)
-        return self._loop.run_stream(run, said=[said], instructions=self._defaults.instructions, deps=deps)
-
-    async def run(
-        self, text: AnyInput, *, check: bool = True, **options: Unpack[RunOptions]
-    ) -> RunResult[str]:
-        """As :meth:`Agent.run`."""
-        return await self.run_stream(text, **options).result(check=check)
-
-    async def start(self, text: AnyInput, **options: Unpack[RunOptions]) -> Run[str]:
-        """As :meth:`Agent.start`."""
-        stream = self.run_stream(text, **options)
-        await stream.commit()
-        return Run(stream, self._loop.events)
-
-    async def submit(self, text: AnyInput, **options: Unpack[RunOptions]) -> str:
-        """As :meth:`Agent.submit`; returns the run's id."""
-        said = said_by(text)
-        run = self._defaults.prepare(self.session_id, said.message, options, self._loop.parts.ids)
-        await self._loop.submit(run, said=[said], instructions=self._defaults.instructions)
-        return run.run_id
-
-    def resume_stream(self, *, deps: Any = None) -> RunStream[str]:
-        """Continue the open run, driven by the reader. No events come when no run is open."""
-        given = self._defaults.check_deps({"deps": deps})
-        return self._loop.resume_stream(self.session_id, deps=given)
-
-    async def resume(self, *, deps: Any = None, check: bool = True) -> RunResult[str] | None:
-        """Continue the run that a crash, a pause or a wait for approval left open, to its end; None when no
-        run is open. Raises the run's ``AgentError`` when it failed, unless ``check`` is False."""
-        async with self.resume_stream(deps=deps) as stream:
-            return await stream.result(check=check) if not stream.is_over else None
 
     # ── while it runs ──
 
@@ -105,7 +78,11 @@ class Session:
         """Let the open run go before its next step, without ending it; ``resume`` continues it."""
         return await self._loop.control.pause(self.session_id, None)
 
-    # ── approvals ──
+    async def driver(self) -> str | None:
+        """The process that drives the open run, as ``process 4711 on host``; None when none does."""
+        return await self._loop.control.find_driver(self.session_id)
+
+    # ── approvals and answers ──
 
     async def pending(self) -> list[PendingApproval]:
         """The calls that wait for a human, oldest first."""
@@ -146,12 +123,19 @@ class Session:
         """Let a call run with other arguments; the model is told that they were changed."""
         await self.decide(call, "modify", by=by, arguments=arguments, note=note)
 
+    async def questions(self) -> list[PendingAnswer]:
+        """The calls that wait for an answer from outside (``ToolResult.deferred``)."""
+        return await pending_answers(self._store, self.session_id)
+
     async def answer(
-        self, call_id: str, content: object, *, is_error: bool = False, by: str | None = None
+        self, call: PendingAnswer | str, content: object, *, is_error: bool = False, by: str | None = None
     ) -> None:
         """Answer a call that was put off (``ToolResult.deferred``), from any process; ``resume`` then
         continues the run. ``content`` is what the tool would have returned. Raises ``InvalidEntry`` when no
         such call waits, or the content does not fit the form that was asked for."""
+        given.check_kind("call", call, (str, PendingAnswer), "a waiting call or its id", required=True)
+        given.check_kind("by", by, str, "who answers, as text")
+        call_id = call if isinstance(call, str) else call.tool_call_id
         await self._loop.control.answer(self.session_id, call_id, content, is_error=is_error, by=by)
 
     # ── looking back ──
@@ -190,13 +174,13 @@ class Session:
 
     # ── branches and endings ──
 
-    async def fork(self, at: int | None = None, *, session: str | None = None) -> Session:
+    async def fork(self, at: int | None = None, *, session: str | None = None) -> StoredSession:
         """A new session that shares this one's past up to entry ``at`` (default: all of it)."""
         parts = self._loop.parts
         branch = await fork_session(
             self._store, self.session_id, at=at, target=session, clock=parts.clock, ids=parts.ids
         )
-        return Session(self._loop, self._defaults, branch)
+        return StoredSession(self._loop, branch)
 
     async def redact(self, entry_ids: list[str], *, by: str, reason: str | None = None) -> Entry:
         """Hide what these entries hold from every view, export and future context."""
@@ -212,3 +196,75 @@ class Session:
         """Erase the session from the store. Raises ``SessionBusy`` while a run is in progress in it, and
         when forks share its past, unless ``forks="delete"`` takes them along."""
         await self._loop.delete(self.session_id, forks)
+
+
+class Session(StoredSession):
+    """A session of an agent: ``trip = agent.session("trip")``. Nothing is read before it is used."""
+
+    def __init__(self, loop: AgentLoop, defaults: RunDefaults, session_id: str) -> None:
+        super().__init__(loop, session_id)
+        self._defaults = defaults
+
+    def run_stream(self, text: AnyInput, **options: Unpack[RunOptions]) -> RunStream[str]:
+        """As :meth:`Agent.run_stream`."""
+        said = said_by(text)
+        run = self._defaults.prepare(self.session_id, said.message, options, self._loop.parts.ids)
+        deps = self._defaults.check_deps(options)
+        return self._loop.run_stream(run, said=[said], instructions=self._defaults.instructions, deps=deps)
+
+    async def run(
+        self, text: AnyInput, *, check: bool = True, **options: Unpack[RunOptions]
+    ) -> RunResult[str]:
+        """As :meth:`Agent.run`."""
+        return await self.run_stream(text, **options).result(check=check)
+
+    async def start(self, text: AnyInput, **options: Unpack[RunOptions]) -> Run[str]:
+        """As :meth:`Agent.start`."""
+        stream = self.run_stream(text, **options)
+        await stream.commit()
+        return Run(stream, self._loop.events)
+
+    async def submit(self, text: AnyInput, **options: Unpack[RunOptions]) -> str:
+        """As :meth:`Agent.submit`; returns the run's id."""
+        said = said_by(text)
+        run = self._defaults.prepare(self.session_id, said.message, options, self._loop.parts.ids)
+        await self._loop.submit(run, said=[said], instructions=self._defaults.instructions)
+        return run.run_id
+
+    def resume_stream(self, *, deps: Any = None) -> RunStream[str]:
+        """Continue the open run, driven by the reader. No events come when no run is open."""
+        given = self._defaults.check_deps({"deps": deps})
+        return self._loop.resume_stream(self.session_id, deps=given)
+
+    async def resume(self, *, deps: Any = None, check: bool = True) -> RunResult[str] | None:
+        """Continue the run that a crash, a pause or a wait for approval left open, to its end; None when no
+        run is open. Raises the run's ``AgentError`` when it failed, unless ``check`` is False."""
+        async with self.resume_stream(deps=deps) as stream:
+            return await stream.result(check=check) if not stream.is_over else None
+
+    async def fork(self, at: int | None = None, *, session: str | None = None) -> Session:
+        """As :meth:`StoredSession.fork`, for the same agent."""
+        branch = await super().fork(at, session=session)
+        return Session(self._loop, self._defaults, branch.session_id)
+
+
+def open_session(store: Store, session_id: str) -> StoredSession:
+    """A session of a store, without an agent: ``open_session(open_store("sqlite:agent.db"), "trip")``. The
+    store stays the caller's to close."""
+    if isinstance(store, str):
+        raise AgentError("ConfigInvalid", "store is text; pass open_store(…), and close it when you are done")
+    given.check_store(store)
+    given.check_kind("session_id", session_id, str, "its name, as text", required=True)
+    registry = ToolRegistry([])
+    parts = LoopParts(model=_NoModel("none"), store=store, registry=registry, executor=ToolExecutor(registry))
+    return StoredSession(AgentLoop(parts), session_id)
+
+
+class _NoModel(Model[ModelConfig]):
+    """Stands where an agent has its model. It is never called: a session without an agent runs nothing."""
+
+    provider_id = "none"
+    specification = "none"
+
+    def _stream(self, request: ModelRequest[ModelConfig]) -> AsyncIterator[Chunk]:
+        raise AgentError("ConfigInvalid", "this session was opened without an agent, and cannot run")

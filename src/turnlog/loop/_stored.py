@@ -22,6 +22,8 @@ from turnlog.contract import (
     PendingApproval,
     RunEnded,
     Store,
+    ToolDeferred,
+    Value,
 )
 from turnlog.history import (
     Session,
@@ -168,6 +170,43 @@ def _leave_behind(branch: Session, source: str) -> None:
 
 CheckArguments: TypeAlias = Callable[[str, JsonObject], "list[str] | None"]
 """What is wrong with arguments for a tool; None where the tool is not known."""
+
+
+class PendingAnswer(Value, frozen=True, kw_only=True):
+    """A call that waits for an answer from outside, and what is asked."""
+
+    session_id: str
+    run_id: str | None
+    asked: ToolDeferred
+
+    @property
+    def tool_call_id(self) -> str:
+        return self.asked.tool_call_id
+
+    @property
+    def tool_name(self) -> str:
+        return self.asked.tool_name
+
+    @property
+    def question(self) -> str:
+        """What the one who answers is asked; the tool's reason where it asked nothing."""
+        return self.asked.question or self.asked.reason
+
+
+async def pending_answers(store: Store, session_id: str | None = None) -> list[PendingAnswer]:
+    """The calls that wait for an answer from outside, in one session or in all of a store."""
+    names = [session_id] if session_id is not None else []
+    if session_id is None:
+        names = [info.session_id for info in await store.sessions(status="awaiting_human")]
+    found: list[PendingAnswer] = []
+    for name in names:
+        state = SessionState.of(visible_entries(await store.load(name)))
+        found += [
+            PendingAnswer(session_id=name, run_id=state.run_id, asked=call.deferred)
+            for call in state.open_calls
+            if call.deferred is not None
+        ]
+    return found
 
 
 async def pending_calls(store: Store, session_id: str) -> list[PendingApproval]:

@@ -119,8 +119,14 @@ class Tape:
         """A result that came from outside for a call whose answer was put off."""
         if not isinstance(entry, ToolResultsEntry) or self._session is None:
             return False
-        calls = [self._session.state.calls.get(outcome.tool_call_id) for outcome in entry.payload.outcomes]
-        return all(call is not None and call.deferred is not None for call in calls)
+        # A call that is skipped is answered by the end of its run, which is made again.
+        calls = self._session.state.calls
+        return all(
+            outcome.status != "skipped"
+            and (call := calls.get(outcome.tool_call_id)) is not None
+            and call.deferred is not None
+            for outcome in entry.payload.outcomes
+        )
 
     @property
     def ending(self) -> RunEnded | None:
