@@ -311,7 +311,7 @@ def test_the_quickstart_runs_from_top_to_bottom(folder: Path, capsys: pytest.Cap
         "holiday Holiday completed",
         "nothing was open",
         "awaiting_human\nbook {'hotel': 'Ritz', 'nights': 9} it costs money\nBooked two nights",
-        "awaiting_human\nThe hall has 21.5 m²",
+        "awaiting_human\nmeasure How large is the hall, in square metres?\nThe hall has 21.5 m²",
         "Rain.\ncame back to ",
         "'Yes, a large one.'",
         "aborted - that is enough",
