@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any, get_args
 
 import pytest
 
+import turnlog.contract
 from turnlog.context import lookup_limits
 from turnlog.contract import Feature, ModelInvocationDescriptor, TokenUsage, model_facts, model_prices
-from turnlog.contract._model_table import TABLE
 from turnlog.contract.models import KNOWN_BETTER
 from turnlog.models import Model, ScriptedModel
 from turnlog.models.anthropic import AnthropicModel
@@ -18,7 +19,8 @@ from turnlog.models.openai_chat import OpenAIChatModel
 from turnlog.models.openai_responses import OpenAIResponsesModel
 from turnlog.observe import cost_of
 
-ROWS = [line.split() for line in TABLE.split("\n") if line]
+TABLE = Path(turnlog.contract.__file__).with_name("model_table.txt").read_text("utf-8")
+ROWS = [line.split() for line in TABLE.splitlines() if line[0] != "#"]
 NAMES = sorted(
     {row[1].removeprefix("=") for row in ROWS}
     | {line.split()[0] for line in KNOWN_BETTER.split("\n") if line}

@@ -1,7 +1,7 @@
 """What is known of models by name: windows, output limits, thinking, prices. One table, asked by everyone.
 
-The rows come from a generated table; ``KNOWN_BETTER`` is kept by hand and holds what that one does not say,
-or has wrong. The longest beginning of a name that a row has decides, field by field.
+The rows come from a generated table, ``model_table.txt``; ``KNOWN_BETTER`` is kept by hand and holds what
+that one does not say, or has wrong. The longest beginning of a name that a row has decides, field by field.
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 from functools import cache, lru_cache
-from typing import Literal, NamedTuple, TypeAlias
+from typing import Any, Literal, NamedTuple, TypeAlias
 
 Thinks: TypeAlias = Literal["never", "when asked", "by default", "always"]
 
@@ -208,7 +208,7 @@ def model_facts(model: str) -> ModelFacts:
     name = bare_name(model)
     ours = max((key for key in _ours() if _begins(name, key)), key=len, default="")
     facts = _ours().get(ours, ModelFacts())
-    rows = [row for row in _rows() if row.window is not None or row.step is not None]
+    rows = [row for row in _rows(name) if row.window is not None or row.step is not None]
     makers = [row for row in rows if row.provider not in _SERVERS]
     found = _best(name, makers) or _best(name, rows)
     if found is None:
@@ -230,7 +230,7 @@ def model_prices(provider: str, model: str, input_tokens: int = 0) -> Prices | N
 @lru_cache(maxsize=1024)
 def _priced(provider: str, model: str) -> _Row | None:
     name = bare_name(model)
-    rows = [row for row in _rows() if row.provider == provider and row.prices is not None]
+    rows = [row for row in _rows(name) if row.provider == provider and row.prices is not None]
     return _best(name, rows, strict=True) or _best(_DATED.sub("", name), rows, strict=True)
 
 
@@ -263,10 +263,16 @@ def _ours() -> dict[str, ModelFacts]:
 
 
 @cache
-def _rows() -> list[_Row]:
-    from ._model_table import TABLE  # read when first asked
+def _table() -> list[list[str]]:
+    """The words of each line of the generated table, which is read when first asked for."""
+    loader: Any = __loader__
+    data: bytes = loader.get_data(__file__.rpartition("models")[0] + "model_table.txt")
+    return [line.split() for line in data.decode().splitlines() if line[0] != "#"]
 
-    return [_row(line.split()) for line in TABLE.split("\n") if line]
+
+def _rows(name: str) -> list[_Row]:
+    """The rows that ``name`` begins with."""
+    return [_row(words) for words in _table() if name.startswith(words[1].removeprefix("="))]
 
 
 def _row(words: Sequence[str]) -> _Row:
