@@ -42,7 +42,7 @@ from turnlog.contract import (
 from turnlog.models import ModelRequest
 from turnlog.models._cache import FoldCache
 from turnlog.models.anthropic import AnthropicConfig, AnthropicModel
-from turnlog.models.anthropic._request import build_body
+from turnlog.models.anthropic._model import build_body
 from turnlog.testing import Loopback, LoopbackAnswer
 
 PNG = "iVBORw0KGgo="

@@ -30,7 +30,7 @@ from turnlog.contract import (
 from turnlog.models import CacheConfig, ModelRequest
 from turnlog.models._cache import FoldCache
 from turnlog.models.bedrock import BedrockConfig
-from turnlog.models.bedrock._request import build_arguments
+from turnlog.models.bedrock._model import build_arguments
 
 PNG = base64.b64encode(b"png").decode()
 NOVA = "amazon.nova-lite-v1:0"

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any, Generic, Literal
+from typing import TYPE_CHECKING, Any, Generic, Literal, get_args
 
 import msgspec
 
@@ -26,6 +26,10 @@ else:
     from typing import TypeVar
 
     C = TypeVar("C", bound="ModelConfig")
+
+
+CAPABLE: frozenset[Feature] = frozenset(get_args(Feature)) - {"files"}
+"""What an adapter of a large provider can do."""
 
 
 class CacheConfig(msgspec.Struct, frozen=True, kw_only=True, rename="camel", omit_defaults=True):

@@ -1,6 +1,5 @@
 """Anthropic's Messages API and the servers that speak it."""
 
-from ._model import AnthropicModel
-from ._request import AnthropicConfig
+from ._model import AnthropicConfig, AnthropicModel
 
 __all__ = ["AnthropicConfig", "AnthropicModel"]

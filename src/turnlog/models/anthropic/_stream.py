@@ -1,9 +1,12 @@
-"""Events of the Messages API in, chunks out. Knows nothing of HTTP."""
+"""Events of the Messages API in, chunks out. Knows nothing of HTTP, and skips fields it does not know."""
 
 from __future__ import annotations
 
 import json
 from collections.abc import Sequence
+from typing import Any, cast
+
+import msgspec
 
 from turnlog.contract import (
     AgentError,
@@ -18,9 +21,76 @@ from turnlog.contract import (
 
 from .._answer import AnswerWriter, Block, BlockKind
 from .._faults import map_stream_fault
-from .._loose import as_count, as_object, as_text
+from .._loose import UNREADABLE, LooseDecoder, as_count, as_object, as_text
 from ..wire import ToolNames
-from ._events import Answer, BlockDelta, StreamEvent, read_event, read_message, read_raw_delta, says_something
+
+
+class BlockDelta(msgspec.Struct):
+    """What ``content_block_delta`` and ``message_delta`` carry, all kinds in one."""
+
+    type: str = ""
+    text: str | None = None
+    thinking: str | None = None
+    signature: str | None = None
+    partial_json: str | None = None
+    citation: Any = None
+    stop_reason: str | None = None
+    stop_sequence: str | None = None
+    stop_details: Any = None
+    container: Any = None
+
+
+class Answer(msgspec.Struct):
+    """The message as ``message_start`` announces it; its content is nearly always still empty."""
+
+    type: str | None = None
+    id: str | None = None
+    model: str | None = None
+    content: list[dict[str, Any]] | None = None
+    stop_reason: str | None = None
+    stop_sequence: str | None = None
+    stop_details: Any = None
+    container: Any = None
+    usage: dict[str, Any] | None = None
+
+
+class StreamEvent(msgspec.Struct):
+    type: str = ""
+    index: int = 0
+    delta: BlockDelta | None = None
+    content_block: dict[str, Any] | None = None
+    message: Answer | None = None
+    usage: dict[str, Any] | None = None
+    error: Any = None
+
+
+class _RawDelta(msgspec.Struct):
+    delta: dict[str, Any] | None = None
+
+
+_SERVER = "the Messages API"
+_decode_raw_delta = msgspec.json.Decoder(_RawDelta).decode
+
+read_event = LooseDecoder(StreamEvent, _SERVER)
+"""One event; ``ModelProtocolError`` for what is none."""
+
+read_message = LooseDecoder(Answer, _SERVER)
+"""A whole answer, or the error that came in its place."""
+
+
+def read_raw_delta(data: bytes) -> JsonObject:
+    """The delta of an event with all its fields."""
+    try:
+        return _decode_raw_delta(data).delta or {}
+    except UNREADABLE:
+        return json.loads(data)["delta"]  # it was read before, by the standard library
+
+
+def says_something(data: bytes) -> bool:
+    """Whether an object of no type tells of a failure."""
+    found = cast("JsonObject", json.loads(data))
+    return any(found.get(key) for key in ("error", "message", "detail", "msg"))
+
 
 ORIGIN = "anthropic"
 """The family that reads back what this adapter puts into ``providerData``."""

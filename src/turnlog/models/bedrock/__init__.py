@@ -1,6 +1,5 @@
 """Amazon Bedrock's Converse API, over a client handed in."""
 
-from ._model import BedrockModel
-from ._request import BedrockConfig
+from ._model import BedrockConfig, BedrockModel
 
 __all__ = ["BedrockConfig", "BedrockModel"]

@@ -5,8 +5,7 @@ from __future__ import annotations
 import base64
 import binascii
 import re
-from collections.abc import Sequence
-from typing import Any, Literal, NamedTuple, TypeAlias
+from typing import Any, NamedTuple, Self
 
 from turnlog.contract import (
     FileRefPart,
@@ -14,34 +13,21 @@ from turnlog.contract import (
     ImagePart,
     JsonObject,
     Message,
-    MessagePart,
     TextPart,
     ThinkingPart,
     ToolCall,
-    ToolCallPart,
-    ToolResultPart,
     ToolResultPayload,
     encode,
 )
 
-from ..wire import (
-    CallIds,
-    data_url,
-    file_note,
-    image_note,
-    misplaced,
-    missing_note,
-    own_data,
-    safe_name,
-    split_data_url,
-)
+from .._loose import as_object
+from .._turns import AlternatingTurns, Side
+from ..wire import data_url, image_note, missing_note, own_data, safe_name, split_data_url
 from ._stream import ORIGIN
 
 _FORMATS = {"image/png": "png", "image/jpeg": "jpeg", "image/gif": "gif", "image/webp": "webp"}
 _EMPTY: JsonObject = {}
 _NOTHING = "(no output)"
-
-WireRole: TypeAlias = Literal["user", "assistant"]
 
 _REGIONS = frozenset({"us", "eu", "apac", "jp", "au", "ca", "sa", "me", "af", "global", "us-gov"})
 _TEXT_ONLY = re.compile(
@@ -86,101 +72,33 @@ def vendor_of(model_id: str) -> Vendor:
     )
 
 
-class Turns:
-    """The conversation so far. Turns alternate: messages of the same side are joined."""
-
+class Turns(AlternatingTurns):
     def __init__(self, vendor: Vendor) -> None:
+        super().__init__()
         self.turns: list[JsonObject] = []
         self._vendor = vendor
-        self._bytes = 0
-        self._ids = CallIds()
         self._previous: tuple[int, int] | None = None
         """(turn, blocks of it) where the request before this one ended."""
         self._stable: tuple[int, int] | None = None
         """Up to where the context stays the same over folds."""
-        self.has_calls = False
-        self.answers_calls = False
-        self.ends_verbatim = False
+        self.size = 0
 
-    def copy(self) -> Turns:
-        other = Turns.__new__(Turns)
-        other.__dict__.update(self.__dict__)
-        other._ids = self._ids.copy()
+    def copy(self) -> Self:
+        other = super().copy()
         other.turns = self.turns[:]
         if other.turns:  # only the last turn can still grow
             last = other.turns[-1]
             other.turns[-1] = {"role": last["role"], "content": last["content"][:]}
         return other
 
-    @property
-    def size(self) -> int:
-        return self._bytes
-
-    @property
-    def last_role(self) -> WireRole | None:
-        return self.turns[-1]["role"] if self.turns else None
-
-    # ── adding ──
-
-    def add(self, message: Message) -> None:
-        match message.role:
-            case "user":
-                self._append("user", [self._given(part) for part in message.parts])
-                if message.meta and message.meta.get("stable") and self.turns:
-                    self._stable = (len(self.turns) - 1, len(self.turns[-1]["content"]))
-            case "system":
-                if message.text.strip():
-                    self.say(f"<system>\n{message.text}\n</system>")
-            case "tool":
-                results = [self._result(part.payload) for part in message.tool_results]
-                self._append("user", results, results=True)
-            case "assistant":
-                if self.turns:
-                    self._previous = (len(self.turns) - 1, len(self.turns[-1]["content"]))
-                self._append("assistant", self._answer(message))
-
-    def say(self, text: str) -> None:
-        """A user's text."""
-        self._append("user", [{"text": text}])
-
-    def _append(self, role: WireRole, found: Sequence[JsonObject | None], *, results: bool = False) -> None:
-        blocks = [block for block in found if block is not None]
-        if not blocks:
-            return
-        if not self.turns and role == "assistant":
-            self.say("Begin.")  # the first word must be the user's
-        if role == "user" and self.answers_calls and not results and not self._vendor.mixed_turns:
-            self.turns.append({"role": "assistant", "content": [{"text": "Understood."}]})
-            self.answers_calls = False
-        if self.last_role == role:
-            self.turns[-1]["content"] += blocks
-            self.answers_calls = self.answers_calls or results
-        else:
-            self.turns.append({"role": role, "content": blocks})
-            self.answers_calls = results
-        self.ends_verbatim = (
-            "toolUse" in blocks[-1] and blocks[-1]["toolUse"].get("type") == "server_tool_use"
-        )
-        self._bytes += sum(map(_weight, blocks))
+    def _end(self) -> tuple[int, int] | None:
+        return (len(self.turns) - 1, len(self.turns[-1]["content"])) if self.turns else None
 
     # ── the assistant's side ──
 
-    def _answer(self, message: Message) -> list[JsonObject | None]:
-        self._ids.begin_answer()
-        blocks: list[JsonObject | None] = []
-        for part in message.parts:
-            match part:
-                case TextPart():
-                    blocks.append(self._said(part))
-                case ThinkingPart():
-                    blocks.append(self._thought(part))
-                case ToolCallPart():
-                    blocks.append(self._call(part.payload))
-                case ToolResultPart() | ImagePart() | FileRefPart():
-                    raise misplaced("assistant", part)
-        while blocks and (blocks[-1] is None or "reasoningContent" in blocks[-1]):
-            blocks.pop()  # thinking that nothing followed
-        return blocks
+    def _begin_answer(self, message: Message) -> None:
+        super()._begin_answer(message)
+        self._previous = self._end() or self._previous
 
     def _own(self, data: JsonObject | None) -> JsonObject:
         """What this vendor's models wrote: the others on Bedrock cannot read it."""
@@ -208,8 +126,10 @@ class Turns:
             return {"reasoningContent": {"redactedContent": base64.b64decode(hidden)}}
         return None
 
+    def _is_thought(self, block: JsonObject) -> bool:
+        return "reasoningContent" in block
+
     def _call(self, call: ToolCall) -> JsonObject:
-        self.has_calls = True
         theirs = str((own_data(call.provider_data, ORIGIN) or _EMPTY).get("id") or "")
         known = theirs.startswith(("tooluse_", "toolu_"))
         wire_id, _ = self._ids.take(call.tool_call_id, theirs if known else "")
@@ -218,44 +138,65 @@ class Turns:
 
     # ── the user's side ──
 
-    def _given(self, part: MessagePart) -> JsonObject | None:
-        match part:
-            case TextPart() | ImagePart() | FileRefPart():
-                return self._part(part, images=self._vendor.images)
-            case ThinkingPart() | ToolCallPart() | ToolResultPart():
-                raise misplaced("user", part)
+    def _text(self, text: str) -> JsonObject:
+        return {"text": text}
 
-    def _part(self, part: TextPart | ImagePart | FileRefPart, *, images: bool) -> JsonObject | None:
-        match part:
-            case TextPart():
-                return {"text": part.payload.text} if part.payload.text.strip() else None
-            case ImagePart():
-                return _image(part.payload) if images else {"text": image_note(part.payload)}
-            case FileRefPart():
-                return {"text": file_note(part.payload)}
+    def _image(self, image: Image) -> JsonObject:
+        inline = split_data_url(data_url(image) or "") if self._vendor.images else None
+        if not self._vendor.images or (inline is None and image.url and image.url.startswith("http")):
+            return {"text": image_note(image)}
+        if inline is None:
+            return {"text": missing_note(image)}
+        form = _FORMATS.get(inline[0] or image.mime_type)
+        if form is None:
+            return {"text": image_note(image)}
+        try:
+            data = base64.b64decode(inline[1], validate=False)
+        except (binascii.Error, ValueError):
+            data = b""
+        return (
+            {"image": {"format": form, "source": {"bytes": data}}} if data else {"text": missing_note(image)}
+        )
+
+    def _results(self, results: list[ToolResultPayload]) -> list[JsonObject]:
+        return [{"toolResult": self._result(result)} for result in results]
 
     def _result(self, result: ToolResultPayload) -> JsonObject:
         content = result.content
-        blocks: list[JsonObject] = []
         if isinstance(content, str):
-            blocks = [{"text": content}] if content.strip() else []
+            blocks: list[JsonObject] = [{"text": content}] if content.strip() else []
         elif isinstance(content, dict):
             blocks = [{"text": encode(content).decode()}]
         else:
-            shown = self._vendor.images and self._vendor.result_images
-            blocks = [block for part in content if (block := self._part(part, images=shown))]
+            blocks = [block for block in map(self._within_result, content) if block]
         blocks = blocks or [{"text": _NOTHING}]
-        wired: JsonObject = {
-            "toolUseId": self._ids.of(result.tool_call_id),
-            "content": blocks,
-        }
+        wired: JsonObject = {"toolUseId": self._ids.of(result.tool_call_id), "content": blocks}
         if result.is_error and self._vendor.result_images:
             wired["status"] = "error"
         elif result.is_error:
             wired["content"] = [{"text": "The tool failed:"}, *blocks]
-        return {"toolResult": wired}
+        return wired
+
+    def _within_result(self, part: TextPart | ImagePart | FileRefPart) -> JsonObject | None:
+        if isinstance(part, ImagePart) and not self._vendor.result_images:
+            return {"text": image_note(part.payload)}
+        return self._shown(part)
 
     # ── writing ──
+
+    def _put(self, side: Side, blocks: list[JsonObject], joins: bool, results: bool) -> None:
+        if side == "user" and self.answers_calls and not results and not self._vendor.mixed_turns:
+            self.turns.append({"role": "assistant", "content": [{"text": "Understood."}]})
+            self.answers_calls = joins = False
+        if joins:
+            self.turns[-1]["content"] += blocks
+        else:
+            self.turns.append({"role": side, "content": blocks})
+        self.ends_verbatim = as_object(blocks[-1].get("toolUse")).get("type") == "server_tool_use"
+        self.size += sum(map(_weight, blocks))
+
+    def _mark_stable(self) -> None:
+        self._stable = self._end() or self._stable
 
     def write(self, mark: JsonObject | None) -> list[JsonObject]:
         """The turns; with ``mark`` after the newest block and where the request before this one ended."""
@@ -277,19 +218,3 @@ class Turns:
 
 def _weight(block: JsonObject) -> int:
     return len(block["image"]["source"]["bytes"]) if "image" in block else len(str(block))
-
-
-def _image(image: Image) -> JsonObject:
-    inline = split_data_url(data_url(image) or "")
-    if inline is None:
-        return {
-            "text": missing_note(image) if image.url is None or image.url[:4] != "http" else image_note(image)
-        }
-    form = _FORMATS.get(inline[0] or image.mime_type)
-    if form is None:
-        return {"text": image_note(image)}
-    try:
-        data = base64.b64decode(inline[1], validate=False)
-    except (binascii.Error, ValueError):
-        return {"text": missing_note(image)}
-    return {"image": {"format": form, "source": {"bytes": data}}} if data else {"text": missing_note(image)}

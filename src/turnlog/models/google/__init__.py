@@ -1,6 +1,5 @@
 """Google's Gemini models, at the Developer API and at Vertex."""
 
-from ._model import GoogleModel
-from ._request import GoogleConfig
+from ._model import GoogleConfig, GoogleModel
 
 __all__ = ["GoogleConfig", "GoogleModel"]

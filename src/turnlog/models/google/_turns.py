@@ -3,57 +3,39 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
-from typing import Literal, NamedTuple, TypeAlias
+from typing import ClassVar, NamedTuple, Self
 
 from turnlog.contract import (
-    FileRefPart,
     Image,
-    ImagePart,
     JsonObject,
     Message,
-    MessagePart,
     TextPart,
     ThinkingPart,
     ToolCall,
-    ToolCallPart,
-    ToolResultPart,
     ToolResultPayload,
     encode,
 )
 
+from .._turns import AlternatingTurns, Side
 from ..wire import (
+    PICTURES,
     call_input,
     data_url,
-    file_note,
     image_note,
-    misplaced,
     missing_note,
     own_data,
     result_text,
     safe_name,
     split_data_url,
 )
-from ._events import ORIGIN
+from ._stream import ORIGIN
 
 NO_SIGNATURE = "skip_thought_signature_validator"
 """What the API takes on a call that none of its models signed."""
 
-_SHOWN = frozenset(
-    {
-        "application/pdf",
-        "image/heic",
-        "image/heif",
-        "image/jpeg",
-        "image/png",
-        "image/webp",
-        "text/plain",
-    }
-)
+_SHOWN = (PICTURES - {"image/gif"}) | {"application/pdf", "image/heic", "image/heif", "text/plain"}
 _EMPTY: JsonObject = {}
 _OLDER = re.compile(r"gemini-[12]\b|gemini-(pro|1)$|gemma|learnlm")
-
-WireRole: TypeAlias = Literal["user", "model"]
 
 
 class Form(NamedTuple):
@@ -83,94 +65,47 @@ def wire_name(name: str) -> str:
     return safe_name(f"_ {name}")  # the space makes it another name, so that it cannot meet a given one
 
 
-class Contents:
-    """The conversation so far. Sides alternate: messages of the same side are joined."""
+class Contents(AlternatingTurns):
+    takes_blanks: ClassVar[bool] = True
 
     def __init__(self, form: Form) -> None:
+        super().__init__()
         self._form = form
-        self._wire = bytearray()
-        self._role: WireRole | None = None
+        self.wire = bytearray()
+        """The contents, comma-separated."""
         self._calls: dict[str, tuple[str, str]] = {}
         """Our id of each call of the last answer → its name and the API's own id."""
 
-    def copy(self) -> Contents:
-        other = Contents(self._form)
-        other._wire = self._wire[:]
-        other._role = self._role
-        other._calls = self._calls
+    def copy(self) -> Self:
+        other = super().copy()
+        other.wire = self.wire[:]
         return other
 
     @property
     def size(self) -> int:
-        return len(self._wire)
+        return len(self.wire)
 
-    @property
-    def last_role(self) -> WireRole | None:
-        return self._role
-
-    @property
-    def wire(self) -> bytearray:
-        """The contents, comma-separated."""
-        return self._wire
-
-    # ── adding ──
-
-    def add(self, message: Message) -> None:
-        match message.role:
-            case "user":
-                self._append("user", [_given(part) for part in message.parts])
-            case "system":
-                if message.text.strip():
-                    self.say(f"<system>\n{message.text}\n</system>")
-            case "tool":
-                self._append("user", self._results([part.payload for part in message.tool_results]))
-            case "assistant":
-                self._append("model", self._answer(message))
-
-    def say(self, text: str) -> None:
-        """A user's text."""
-        self._append("user", [{"text": text}])
-
-    def _append(self, role: WireRole, found: Sequence[JsonObject | None]) -> None:
-        parts = [part for part in found if part is not None]
-        if not parts:
-            return
-        wire = self._wire
-        if role == self._role:
+    def _put(self, side: Side, blocks: list[JsonObject], joins: bool, results: bool) -> None:
+        wire = self.wire
+        if joins:
             wire[-2:] = b","
         else:
-            if role == "model" and not wire:
-                self.say("Begin.")  # a call must follow a user's turn
             wire += b',{"role":"' if wire else b'{"role":"'
-            wire += role.encode()
-            wire += b'","parts":['
-            self._role = role
-        wire += b",".join(map(encode, parts))
+            wire += b'user","parts":[' if side == "user" else b'model","parts":['
+        wire += b",".join(map(encode, blocks))
         wire += b"]}"
 
     # ── the model's side ──
 
-    def _answer(self, message: Message) -> list[JsonObject | None]:
+    def _begin_answer(self, message: Message) -> None:
         self._calls = {}
-        parts: list[JsonObject | None] = []
-        for part in message.parts:
-            match part:
-                case TextPart():
-                    parts.append(self._said(part.payload.text, part.payload.provider_data))
-                case ThinkingPart():
-                    parts.append(self._thought(part))
-                case ToolCallPart():
-                    parts.append(self._call(part.payload))
-                case ToolResultPart() | ImagePart() | FileRefPart():
-                    raise misplaced("assistant", part)
-        return parts
 
     def _own(self, data: JsonObject | None) -> JsonObject | None:
         own = own_data(data, ORIGIN)
         return own if own is not None and own.get("platform", ORIGIN) == self._form.platform else None
 
-    def _said(self, text: str, data: JsonObject | None) -> JsonObject | None:
-        own = self._own(data) or _EMPTY
+    def _said(self, part: TextPart | ThinkingPart) -> JsonObject | None:
+        text, own = part.payload.text, self._own(part.payload.provider_data) or _EMPTY
         if block := own.get("block"):
             return block
         if signature := own.get("signature"):  # whose text may be empty
@@ -180,7 +115,7 @@ class Contents:
     def _thought(self, part: ThinkingPart) -> JsonObject | None:
         if self._own(part.payload.provider_data) is None:
             return None
-        said = self._said(part.payload.text, part.payload.provider_data)
+        said = self._said(part)
         return said if said is None else {**said, "thought": True}
 
     def _call(self, call: ToolCall) -> JsonObject:
@@ -199,6 +134,24 @@ class Contents:
 
     # ── the user's side ──
 
+    def _text(self, text: str) -> JsonObject:
+        return {"text": text}
+
+    def _image(self, image: Image) -> JsonObject:
+        """Pictures, sounds and films: inside the request, or where Google can fetch them."""
+        if image.url is not None and image.url.startswith("gs://"):
+            return {"fileData": {"mimeType": image.mime_type, "fileUri": image.url}}
+        url = data_url(image)
+        if url is None:
+            return {"text": missing_note(image)}
+        inline = split_data_url(url)
+        mime_type = (inline[0] if inline else "") or image.mime_type
+        if mime_type not in _SHOWN and not mime_type.startswith(("audio/", "video/")):
+            return {"text": image_note(image)}
+        if inline is None:
+            return {"fileData": {"mimeType": mime_type, "fileUri": url}}
+        return {"inlineData": {"mimeType": mime_type, "data": inline[1]}}
+
     def _results(self, results: list[ToolResultPayload]) -> list[JsonObject]:
         """One response for each call; older models see a result's images after all of them."""
         responses: list[JsonObject] = []
@@ -209,7 +162,7 @@ class Contents:
             if their_id:
                 response["id"] = their_id
             text, images = result_text(result)
-            blocks = [_image(image) for image in images]
+            blocks = [self._image(image) for image in images]
             notes = [block["text"] for block in blocks if "text" in block]
             blocks = [block for block in blocks if "text" not in block]
             said: object = "\n".join(filter(None, [text, *notes]))
@@ -224,31 +177,3 @@ class Contents:
                 shown += [{"text": f"[image of the result of {name}]"}, *after]
             responses.append({"functionResponse": response})
         return [*responses, *shown]
-
-
-def _given(part: MessagePart) -> JsonObject | None:
-    match part:
-        case TextPart():
-            return {"text": part.payload.text} if part.payload.text else None
-        case ImagePart():
-            return _image(part.payload)
-        case FileRefPart():
-            return {"text": file_note(part.payload)}
-        case ThinkingPart() | ToolCallPart() | ToolResultPart():
-            raise misplaced("user", part)
-
-
-def _image(image: Image) -> JsonObject:
-    """Pictures, sounds and films: inside the request, or where Google can fetch them."""
-    if image.url is not None and image.url.startswith("gs://"):
-        return {"fileData": {"mimeType": image.mime_type, "fileUri": image.url}}
-    url = data_url(image)
-    if url is None:
-        return {"text": missing_note(image)}
-    inline = split_data_url(url)
-    mime_type = (inline[0] if inline else "") or image.mime_type
-    if mime_type not in _SHOWN and not mime_type.startswith(("audio/", "video/")):
-        return {"text": image_note(image)}
-    if inline is None:
-        return {"fileData": {"mimeType": mime_type, "fileUri": url}}
-    return {"inlineData": {"mimeType": mime_type, "data": inline[1]}}

@@ -14,7 +14,6 @@ from turnlog.contract import AgentError, Chunk, Feature, ModelInvocationDescript
 from .._base import Model
 from .._config import ModelConfig, ModelInfo, ModelRequest
 from ..wire import ToolNames
-from ._config import LocalConfig, find_template
 from ._forced import answer_schema, as_call, forced_tools
 from ._server import (
     INSTALL,
@@ -25,7 +24,7 @@ from ._server import (
     ServerSpec,
     ensure_server,
 )
-from ._weights import WeightsMissing, WeightsUnknown, find_weights
+from ._weights import LocalConfig, WeightsMissing, WeightsUnknown, find_template, find_weights
 
 
 class _Protocol(NamedTuple):

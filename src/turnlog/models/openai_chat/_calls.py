@@ -1,15 +1,89 @@
-"""Fragments of tool calls, put to the call they belong to, however a server numbers them."""
+"""What a Chat Completions stream is made of: its chunks as servers send them, fragments of tool calls put to
+the call they belong to, and thoughts written into the text.
+
+Fields we do not read are skipped while decoding. Where a server sends another type than the protocol
+says, the chunk is read again without types and what fits is taken.
+"""
 
 from __future__ import annotations
 
 import json
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Literal
 
-from turnlog.contract import AgentError, CallArgs, CallEnd, CallStart, Chunk, encode
+import msgspec
 
+from turnlog.contract import AgentError, CallArgs, CallEnd, CallStart, Chunk, TextChunk, ThinkingChunk, encode
+
+from .._loose import LooseDecoder
 from ..wire import ToolNames
-from ._chunks import CallDelta
+
+
+class FunctionDelta(msgspec.Struct, gc=False):
+    name: str | None = None
+    arguments: str | dict[str, Any] | list[Any] | None = None
+
+
+class CallDelta(msgspec.Struct):
+    index: int | None = None
+    id: str | None = None
+    function: FunctionDelta | None = None
+    extra_content: dict[str, Any] | None = None
+
+
+class Delta(msgspec.Struct):
+    content: str | list[Any] | None = None
+    tool_calls: list[CallDelta] | None = None
+    reasoning_content: str | None = None
+    reasoning: str | None = None
+    reasoning_text: str | None = None
+    reasoning_details: list[dict[str, Any]] | None = None
+    refusal: str | None = None
+    images: list[dict[str, Any]] | None = None
+    function_call: FunctionDelta | None = None
+
+
+class Choice(msgspec.Struct):
+    index: int = 0
+    delta: Delta | None = None
+    message: Delta | None = None
+    finish_reason: str | None = None
+    stop_reason: str | int | None = None
+    usage: dict[str, Any] | None = None
+    error: Any = None
+
+
+class GroqExtra(msgspec.Struct):
+    usage: dict[str, Any] | None = None
+    error: Any = None
+
+
+class Completion(msgspec.Struct):
+    """One chunk, or a whole answer that was not streamed."""
+
+    choices: list[Choice] | None = None
+    usage: dict[str, Any] | None = None
+    error: Any = None
+    id: str | None = None
+    model: str | None = None
+    x_groq: GroqExtra | None = None
+    object: str | None = None
+    message: Any = None
+    msg: Any = None
+    detail: Any = None
+    type: Any = None
+    code: Any = None
+    base_resp: dict[str, Any] | None = None
+
+
+_decode = LooseDecoder(Completion, "Chat Completions")
+
+
+def decode_chunk(data: bytes) -> Completion:
+    """``ModelProtocolError`` for what is no JSON: a cut stream, or no such stream at all."""
+    if data[:1] != b"{" and not isinstance(found := _decode.plain(data), dict):
+        return Completion(error=found)
+    return _decode(data)
 
 
 @dataclass(slots=True)
@@ -153,3 +227,59 @@ def _is_whole(args: list[str]) -> bool:
         return isinstance(json.loads("".join(args)), dict)
     except (ValueError, RecursionError):
         return False
+
+
+_OPEN, _CLOSE = "<think>", "</think>"
+
+
+class ThinkSplitter:
+    """Takes the thoughts at the start of an answer apart from what follows, across any cuts."""
+
+    def __init__(self) -> None:
+        self._state: Literal["before", "inside", "gap", "after"] = "before"
+        self._held: str = ""
+
+    def push(self, text: str) -> list[TextChunk | ThinkingChunk]:
+        if self._state == "after":
+            return [TextChunk(text_delta=text)]
+        if self._state == "gap":  # the blank lines between thought and answer belong to neither
+            text = text.lstrip("\n")
+            if text:
+                self._state = "after"
+            return [TextChunk(text_delta=text)] if text else []
+        text = self._held + text
+        self._held = ""
+        if self._state == "before":
+            start = text.lstrip()
+            if len(start) < len(_OPEN) and _OPEN.startswith(start):
+                self._held = text
+                return []
+            if not start.startswith(_OPEN):
+                self._state = "after"
+                return [TextChunk(text_delta=text)]
+            self._state = "inside"
+            text = start[len(_OPEN) :]
+        thought, found, rest = text.partition(_CLOSE)
+        if found:
+            rest = rest.lstrip("\n")
+            self._state = "after" if rest else "gap"
+            chunks: list[TextChunk | ThinkingChunk] = [ThinkingChunk(text_delta=thought)] if thought else []
+            return [*chunks, TextChunk(text_delta=rest)] if rest else chunks
+        keep = _overlap(text)
+        self._held = text[len(text) - keep :]
+        thought = text[: len(text) - keep]
+        return [ThinkingChunk(text_delta=thought)] if thought else []
+
+    def end(self) -> list[TextChunk | ThinkingChunk]:
+        held, self._held = self._held, ""
+        if not held:
+            return []
+        return [ThinkingChunk(text_delta=held) if self._state == "inside" else TextChunk(text_delta=held)]
+
+
+def _overlap(text: str) -> int:
+    """How much of the end of ``text`` may be the beginning of the closing tag."""
+    for size in range(min(len(_CLOSE) - 1, len(text)), 0, -1):
+        if _CLOSE.startswith(text[-size:]):
+            return size
+    return 0

@@ -8,7 +8,7 @@ from urllib.parse import urlsplit
 
 from turnlog.contract import Chunk, Feature, StreamStart
 
-from .._config import ModelConfig, ModelRequest
+from .._config import CAPABLE, ModelConfig, ModelRequest
 from .._openai import OpenAIModel, Quirks, sees
 from ..http._exchange import raw_event
 from ..wire import ToolNames
@@ -25,19 +25,7 @@ class OpenAIChatModel(OpenAIModel[OpenAIChatConfig]):
 
     specification: ClassVar[str] = FAMILY
     config_type: ClassVar[type[ModelConfig]] = OpenAIChatConfig
-    features: ClassVar[frozenset[Feature]] = frozenset(
-        {
-            "text",
-            "tools",
-            "parallel_tools",
-            "forced_tool",
-            "thinking",
-            "images",
-            "stop_sequences",
-            "cache",
-            "output_schema",
-        }
-    )
+    features: ClassVar[frozenset[Feature]] = CAPABLE
     sdk_required: ClassVar[tuple[str, ...]] = ("model", "messages")
 
     def __init__(self, config: OpenAIChatConfig | str | None = None, **fields: Any) -> None:

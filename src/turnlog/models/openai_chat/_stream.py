@@ -10,9 +10,7 @@ from turnlog.contract import AgentError, Chunk, StreamDone, TextChunk, ThinkingC
 from .._faults import map_stream_fault
 from .._openai import read_usage
 from ..wire import ToolNames
-from ._calls import CallTable
-from ._chunks import CallDelta, Choice, Completion, Delta, decode_chunk
-from ._think import ThinkSplitter
+from ._calls import CallDelta, CallTable, Choice, Completion, Delta, ThinkSplitter, decode_chunk
 
 _GROWING = ("text", "summary", "data")
 

@@ -1,6 +1,5 @@
 """OpenAI's Responses API and the servers that speak it."""
 
-from ._model import OpenAIResponsesModel
-from ._request import OpenAIResponsesConfig
+from ._model import OpenAIResponsesConfig, OpenAIResponsesModel
 
 __all__ = ["OpenAIResponsesConfig", "OpenAIResponsesModel"]

@@ -1,14 +1,50 @@
-"""Output items while they stream, and what of them has to go back."""
+"""Events of a Responses stream, output items while they stream, and what of them has to go back."""
 
 from __future__ import annotations
 
 from typing import Any, Literal, TypeAlias
 
+import msgspec
+
 from turnlog.contract import JsonObject
 
 from .._answer import OpenCall, PartKind
-from .._loose import as_list, as_object, as_text
+from .._loose import LooseDecoder, as_list, as_object, as_text
 from .._stream import is_unicode
+
+
+class Event(msgspec.Struct):
+    """All kinds in one. Only ``type`` is sure to be what the protocol says; ``response`` is read when needed:
+    it repeats instructions and tools, and comes three times."""
+
+    type: str = ""
+    sequence_number: Any = None
+    output_index: Any = None
+    item_id: Any = None
+    content_index: Any = None
+    summary_index: Any = None
+    delta: Any = None
+    text: Any = None
+    refusal: Any = None
+    arguments: Any = None
+    part: Any = None
+    item: Any = None
+    response: msgspec.Raw = msgspec.Raw(b"")
+    error: Any = None
+    object: Any = None
+    output: Any = None
+    message: Any = None
+    detail: Any = None
+
+
+read_event = LooseDecoder(Event, "the Responses API")
+"""One event, or a whole answer that was not streamed; ``ModelProtocolError`` for what is neither."""
+
+
+def read_json(data: bytes) -> JsonObject:
+    """A JSON object with all its fields; empty for any other value, and for nothing."""
+    return as_object(read_event.plain(data)) if data else {}
+
 
 FAMILY = "openai-responses"
 """The family that reads back what this adapter puts into ``providerData``."""

@@ -9,8 +9,19 @@ from turnlog.contract import AgentError, JsonObject, encode, parse_arguments
 from .._answer import AnswerWriter, PartKind
 from .._loose import as_list, as_object, as_text
 from ..wire import ToolNames
-from ._events import Event
-from ._items import FAMILY, Item, ItemKind, Section, call_data, hollow, joined, kind_of, renumber, texts_of
+from ._items import (
+    FAMILY,
+    Event,
+    Item,
+    ItemKind,
+    Section,
+    call_data,
+    hollow,
+    joined,
+    kind_of,
+    renumber,
+    texts_of,
+)
 
 
 class Output:

@@ -12,8 +12,7 @@ from .._faults import map_stream_fault
 from .._loose import as_list, as_object, as_text
 from .._openai import read_usage
 from ..wire import ToolNames
-from ._events import Event, read_event, read_json
-from ._items import FAMILY, ItemKind
+from ._items import FAMILY, Event, ItemKind, read_event, read_json
 from ._output import Output
 
 _SPEAKS: dict[str, tuple[ItemKind, PartKind, str]] = {

@@ -1,4 +1,8 @@
-"""The router. It fails over before anything was shown; after that the loop makes the call again."""
+"""A model made of models: picks one for each call, and another when that one fails.
+
+It fails over before anything was shown; after that the loop makes the call again. A policy names routes in
+order of preference; the router skips those that rest.
+"""
 
 from __future__ import annotations
 
@@ -6,7 +10,7 @@ from collections import OrderedDict
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Mapping, Sequence
 from contextlib import aclosing
 from dataclasses import dataclass
-from typing import Any, ClassVar, Literal, cast
+from typing import Any, ClassVar, Literal, TypeAlias, cast
 
 from turnlog.contract import (
     AgentError,
@@ -26,11 +30,144 @@ from turnlog.contract import (
     UsageDelta,
 )
 
-from .._base import Model
-from .._catalog import load_model
-from .._config import ModelConfig, ModelInfo, ModelRequest
-from ._health import Health, HealthView
-from ._policies import RouteContext, RoutePolicy, in_order
+from ._base import Model
+from ._catalog import load_model
+from ._config import ModelConfig, ModelInfo, ModelRequest
+
+_SMOOTHING = 0.3
+_WAITS = frozenset({"ModelRateLimited", "ModelOverloaded"})
+
+
+@dataclass(frozen=True, slots=True)
+class HealthView:
+    """A route's state as a policy sees it. ``ready_in`` is 0 when the route may be used now."""
+
+    name: str
+    failures_in_a_row: int
+    ready_in: float
+    latency: float | None
+    price: float | None
+    last_error: str | None
+
+
+class Health:
+    """Counts what happened on one route. Times are the injected clock's monotonic seconds."""
+
+    def __init__(
+        self, clock: Clock, *, threshold: int = 3, cooldown: float = 30.0, most: float = 300.0
+    ) -> None:
+        self._clock = clock
+        self._threshold = threshold
+        self._cooldown = cooldown
+        self._most = most
+        self._opened = 0
+        self.failures = 0
+        self.ready_at = 0.0
+        self.latency: float | None = None
+        self.last_error: str | None = None
+
+    @property
+    def ready_in(self) -> float:
+        return max(0.0, self.ready_at - self._clock.monotonic())
+
+    def succeeded(self, first_byte: float | None) -> None:
+        self.failures = 0
+        self._opened = 0
+        self.ready_at = 0.0
+        self.last_error = None
+        if first_byte is not None:
+            old = self.latency
+            self.latency = first_byte if old is None else old + _SMOOTHING * (first_byte - old)
+
+    def failed(self, error: ErrorInfo) -> None:
+        """A provider that says how long to wait is not asked before; one that fails on is given a rest.
+
+        What is wrong with the request itself says nothing about the provider.
+        """
+        if not error.retryable and error.code not in (
+            "ModelAuthError",
+            "ModelQuotaExceeded",
+            "ModelNotFound",
+        ):
+            return
+        self.failures += 1
+        self.last_error = error.code
+        now = self._clock.monotonic()
+        asked = (error.meta or {}).get("retry_after")
+        if isinstance(asked, int | float) and error.code in _WAITS:
+            self.ready_at = max(self.ready_at, now + float(asked))
+        if self.failures >= self._threshold or not error.retryable:
+            rest = min(self._cooldown * 2**self._opened, self._most)
+            self._opened += 1
+            self.ready_at = max(self.ready_at, now + rest)
+
+
+@dataclass(frozen=True, slots=True)
+class RouteContext:
+    """What a policy decides on."""
+
+    metadata: RequestMetadata
+    routes: Mapping[str, HealthView]
+
+    @property
+    def role(self) -> str | None:
+        return self.metadata.role
+
+
+RoutePolicy: TypeAlias = Callable[[RouteContext], "str | Sequence[str] | tuple[Sequence[str], str]"]
+"""Names of routes, the preferred first, optionally with the reason in words."""
+
+
+def in_order(*names: str) -> RoutePolicy:
+    """Always the first that is not resting, in this order (default: as registered)."""
+
+    def policy(ctx: RouteContext) -> tuple[Sequence[str], str]:
+        return names or tuple(ctx.routes), "fallback order"
+
+    return policy
+
+
+def by_role(
+    roles: Mapping[str, str | Sequence[str]], default: str | Sequence[str] | None = None
+) -> RoutePolicy:
+    """The routes of the call's role (``planner``, ``executor``, ``reviewer``, …), else the default."""
+
+    def policy(ctx: RouteContext) -> tuple[Sequence[str], str]:
+        found = roles.get(ctx.role) if ctx.role is not None else None
+        if found is not None:
+            return _names(found), f"role {ctx.role}"
+        if default is not None:
+            return _names(default), "default role"
+        return tuple(ctx.routes), "no role given"
+
+    return policy
+
+
+def healthiest() -> RoutePolicy:
+    """Fewest failures in a row first; as registered among equals."""
+    return _sorted(lambda view: view.failures_in_a_row, "health")
+
+
+def fastest() -> RoutePolicy:
+    """Shortest time to the first content first; a route never tried comes before all, to learn its time."""
+    return _sorted(lambda view: view.latency if view.latency is not None else -1.0, "latency")
+
+
+def cheapest() -> RoutePolicy:
+    """Lowest price first; a route whose price is not known comes last."""
+    return _sorted(lambda view: view.price if view.price is not None else float("inf"), "cost")
+
+
+def _sorted(key: Callable[[HealthView], float], why: str) -> RoutePolicy:
+    def policy(ctx: RouteContext) -> tuple[Sequence[str], str]:
+        return sorted(ctx.routes, key=lambda name: key(ctx.routes[name])), why
+
+    return policy
+
+
+def _names(found: str | Sequence[str]) -> Sequence[str]:
+    return (found,) if isinstance(found, str) else tuple(found)
+
 
 _REMEMBERED = 256
 _SHARED = ("temperature", "max_tokens", "top_p", "stop_sequences", "cache_config", "include_raw")
