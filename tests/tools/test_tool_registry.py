@@ -78,3 +78,12 @@ def test_specs_are_the_same_bytes_each_time() -> None:
     found = registry()
     assert encode(found.specs()) == encode(found.specs()) == encode(registry().specs())
     assert found.specs()[0] is found.specs()[0]
+
+
+def test_what_is_offered_follows_the_tools_and_belongs_to_the_caller() -> None:
+    found, policy = ToolRegistry([read]), ToolPolicy()
+    found.offered(policy).clear()
+    assert names(found.offered(policy)) == ["read"]
+    found.add(write)
+    assert names(found.offered(policy)) == ["read", "write"]
+    assert names(found.offered(policy, ["write"])) == ["write"]

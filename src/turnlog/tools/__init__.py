@@ -4,14 +4,13 @@ Nothing heavy is loaded before a tool's schema is first needed.
 """
 
 from ._answer import Content, Deferral, ResultPart, ToolAnswer, ToolError, ToolResult
-from ._check import check_schema
 from ._context import AgentInfo, ProgressSink, ToolContext, check_deps
 from ._executor import ToolExecutor
 from ._options import NOT_RUN, Reconcile, ToolDefinition, ToolOptions
 from ._output import OutputType, Problems
-from ._ports import Executor, Registry, ToolLike, Toolset, ToolSource
-from ._registry import ToolRegistry, as_tool
+from ._registry import Executor, Registry, ToolLike, ToolRegistry, Toolset, ToolSource, as_tool
 from ._render import ImageContent, render
+from ._schema import check_schema
 from ._tool import Tool, tool
 
 __all__ = [

@@ -15,14 +15,13 @@ from turnlog.contract import AgentError, Clock, JsonObject, ToolCallRequest, par
 from turnlog.system import SystemClock
 
 from ._answer import ToolAnswer, ToolError, failure, in_words
-from ._body import Body, race
+from ._body import Body, Threads, race
 from ._context import ToolContext, changed, no_runtime, opened
 from ._options import DEFAULT_TIMEOUT, NOT_RUN, Reconcile
-from ._ports import Registry
+from ._registry import Registry
 from ._render import cut
 from ._signature import is_async
 from ._text import clean
-from ._threads import Threads
 from ._tool import Bound, Tool, invalid_text
 
 _log = logging.getLogger("turnlog.tools")

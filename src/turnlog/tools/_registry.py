@@ -1,33 +1,151 @@
-"""The tools of an agent, by name, in order; those of toolsets opened, read again when they change, closed."""
+"""The tools of an agent, by name, in order; those of toolsets opened, read again when they change, closed.
+
+And what can be handed in: a source of tools, a registry and an executor of your own.
+"""
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
+import operator
 import threading
-from collections.abc import AsyncGenerator, Iterable, Iterator, Sequence
-from typing import Any, cast
+from collections.abc import AsyncGenerator, Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple, Protocol, TypeAlias, cast, runtime_checkable
 
-from turnlog.contract import AgentError, ToolPolicy, ToolSpec, scrub
+from turnlog.contract import AgentError, JsonObject, ToolCallRequest, ToolPolicy, ToolSpec, scrub
 
-from ._context import check_deps
+from ._answer import ToolAnswer
+from ._context import ToolContext, check_deps
 from ._options import ToolDefinition
-from ._ports import ToolLike, Toolset, ToolSource
 from ._tool import Tool, tool
+
+
+@runtime_checkable
+class Toolset(Protocol):
+    """Tools that have to be opened first and may change: those of a server, a plug-in, a database.
+
+    Accepted wherever tools are listed. The registry opens it before its first use, reads ``tools`` again
+    whenever ``version`` has grown, and closes it at the end. Calls may come from another event loop, or
+    another thread, than ``open`` did: one agent may serve several. ``turnlog.testing.check_toolset`` checks
+    an implementation.
+    """
+
+    @property
+    def name(self) -> str:
+        """Short, for messages: which source a tool comes from."""
+        ...
+
+    @property
+    def version(self) -> int:
+        """Grows whenever ``tools`` has another answer than before. Cheap: it is read before every model
+        call."""
+        ...
+
+    async def open(self) -> None:
+        """Make ready. Raises ``AgentError`` when that fails, with nothing left open."""
+        ...
+
+    async def tools(self) -> Sequence[ToolLike]:
+        """The tools of the source now, in an order that stays the same. Called only while it is open. Raises
+        ``AgentError``."""
+        ...
+
+    async def close(self) -> None:
+        """Let go of everything that ``open`` took. May be called twice, and without ``open``. Raises
+        nothing."""
+        ...
+
+
+ToolLike: TypeAlias = Tool | ToolDefinition | Callable[..., Any]
+"""What is taken as one tool: a Tool, a ToolDefinition, or a typed function."""
+
+ToolSource: TypeAlias = ToolLike | Toolset
+"""What a list of tools may hold."""
+
+
+class Registry(Protocol):
+    """The tools of an agent, by name. ``ToolRegistry`` is one; another may be handed to the loop.
+
+    Nothing here raises but ``refresh``.
+    """
+
+    @property
+    def names(self) -> list[str]:
+        """The names of all tools, in order."""
+        ...
+
+    def get(self, name: str) -> Tool | None:
+        """The tool of that name, as of the last ``refresh``."""
+        ...
+
+    def __iter__(self) -> Iterator[Tool]: ...
+
+    def offered(
+        self, policy: ToolPolicy, allowed: Sequence[str] | None = None, order: Sequence[str] | None = None
+    ) -> list[ToolSpec]:
+        """What a run offers to the model: the policy's tools that are also in ``allowed`` (None: all), those
+        in ``order`` first."""
+        ...
+
+    async def refresh(self) -> None:
+        """Open what is not open yet and read again what has changed. Called before every model call, so it
+        is cheap when nothing has. Raises ``AgentError``."""
+        ...
+
+    async def close(self) -> None:
+        """Close what ``refresh`` opened."""
+        ...
+
+
+class Executor(Protocol):
+    """Runs calls. ``ToolExecutor`` is one; another may be handed to the loop, to run tools elsewhere.
+
+    ``execute`` and ``reconcile`` raise nothing but ``CancelledError``: every failure is an answer.
+    """
+
+    def validate(self, call: ToolCallRequest) -> ToolAnswer | JsonObject:
+        """The arguments that would run, or the answer that says why the call cannot. Runs nothing."""
+        ...
+
+    async def execute(self, call: ToolCallRequest, ctx: ToolContext) -> ToolAnswer:
+        """Run one call; the answer's status is ``deferred`` when its result will come from outside."""
+        ...
+
+    async def reconcile(
+        self, call: ToolCallRequest | Tool, ctx: ToolContext, arguments: JsonObject | None = None
+    ) -> ToolAnswer | None:
+        """What became of a call that was started before a crash; None when that cannot be known."""
+        ...
+
+    def cancel(self, tool_call_id: str, reason: str = "the run was aborted") -> bool:
+        """Stop a call that ``execute`` runs; it then answers within a bounded time. False when no such call
+        is under way. May be called from any thread."""
+        ...
+
+    async def close(self) -> None:
+        """Stop every call under way."""
+        ...
+
 
 _TOOLSET_PARTS = ("name", "version", "open", "tools", "close")
 
 
+@dataclass(slots=True)
 class _Source:
     """One toolset and what was read of it."""
 
-    __slots__ = ("is_open", "tools", "toolset", "version")
+    toolset: Toolset
+    is_open: bool = False
+    version: int | None = None
+    tools: list[Tool] = field(default_factory=list[Tool])
 
-    def __init__(self, toolset: Toolset) -> None:
-        self.toolset = toolset
-        self.is_open = False
-        self.version: int | None = None
-        self.tools: list[Tool] = []
+
+class _Offer(NamedTuple):
+    """What was offered last, and to whom."""
+
+    asked: tuple[object, ...]
+    specs: list[ToolSpec]
 
 
 class ToolRegistry:
@@ -39,6 +157,8 @@ class ToolRegistry:
 
     def __init__(self, tools: Iterable[ToolSource] = ()) -> None:
         self._places: list[Tool | _Source] = []
+        self._sources: list[_Source] = []
+        self._offer: _Offer | None = None
         self._tools: dict[str, Tool] = {}
         self._lock = threading.Lock()
         for item in tools:
@@ -47,7 +167,9 @@ class ToolRegistry:
     def add(self, item: ToolSource) -> None:
         """A plain typed function is taken as ``tool(function)``. Raises ``ConfigInvalid``."""
         if is_toolset(item):
-            self._places.append(_Source(cast("Toolset", item)))
+            source = _Source(cast("Toolset", item))
+            self._places.append(source)
+            self._sources.append(source)
             return
         made = as_tool(cast("ToolLike", item))
         if self._tools.get(made.name) is not made:
@@ -63,7 +185,7 @@ class ToolRegistry:
 
     @property
     def toolsets(self) -> list[Toolset]:
-        return [place.toolset for place in self._places if isinstance(place, _Source)]
+        return [source.toolset for source in self._sources]
 
     def __contains__(self, name: object) -> bool:
         return name in self._tools
@@ -82,8 +204,11 @@ class ToolRegistry:
         Raises ``ConfigInvalid`` when two tools have one name, and what a toolset raises; the tools are then
         those of before.
         """
-        sources = [place for place in self._places if isinstance(place, _Source)]
-        if all(source.is_open and source.version == source.toolset.version for source in sources):
+        sources = self._sources
+        for source in sources:
+            if not source.is_open or source.version != source.toolset.version:
+                break
+        else:
             return
         async with self._alone():
             try:
@@ -98,11 +223,11 @@ class ToolRegistry:
     async def close(self) -> None:
         """Close the toolsets that were opened; their tools are gone until the next ``refresh``."""
         async with self._alone():
-            for place in self._places:
-                if isinstance(place, _Source) and place.is_open:
-                    place.is_open, place.version, place.tools = False, None, []
+            for source in self._sources:
+                if source.is_open:
+                    source.is_open, source.version, source.tools = False, None, []
                     with contextlib.suppress(Exception):  # it cannot be closed better than this
-                        await place.toolset.close()
+                        await source.toolset.close()
             self._tools = _by_name(self._places)
 
     @contextlib.asynccontextmanager
@@ -137,10 +262,15 @@ class ToolRegistry:
         """What a run offers: nothing when tools are off, else the policy's list ∩ the run's own."""
         if not policy.enabled:
             return []
-        names = policy.allow_list
-        if names is None or allowed is None:
-            return self.specs(allowed if names is None else names, order)
-        return self.specs(set(names).intersection(allowed), order)
+        # A run asks before every model call and at every tool call, with the same objects.
+        asked = (self._tools, policy, allowed, order)
+        known = self._offer
+        if known is None or not all(map(operator.is_, known.asked, asked)):
+            names = policy.allow_list
+            if names is not None and allowed is not None:
+                names = set(names).intersection(allowed)
+            known = self._offer = _Offer(asked, self.specs(allowed if names is None else names, order))
+        return known.specs[:]
 
     def unknown(self, names: Iterable[str]) -> list[str]:
         """Those of ``names`` that no tool here has: a misspelt list."""

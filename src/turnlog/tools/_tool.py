@@ -9,12 +9,11 @@ from typing import TYPE_CHECKING, Any, Concatenate, Generic, NamedTuple, Unpack,
 
 from turnlog.contract import AgentError, JsonObject, ToolSpec
 
-from ._check import check_schema
 from ._context import ToolContext
-from ._docs import Docs, read_docstring
 from ._options import DEFAULT_TIMEOUT, Reconcile, ToolDefinition, ToolOptions, check_name, check_options
-from ._schema import normalise
+from ._schema import check_schema, normalise
 from ._signature import (
+    Docs,
     check_signature,
     function_doc,
     function_name,
@@ -22,6 +21,7 @@ from ._signature import (
     is_doubtful,
     is_method,
     local_names,
+    read_docstring,
     resolve,
 )
 

@@ -6,18 +6,242 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import inspect
+import sys
+import types
 import typing
-from typing import Any, cast
+from typing import Annotated, Any, NotRequired, Required, Union, cast, get_args, get_origin
 
+import msgspec
 import pydantic_core
-from pydantic import ConfigDict, PydanticUserError, TypeAdapter
+from pydantic import ConfigDict, GetJsonSchemaHandler, PydanticUserError, TypeAdapter
 from pydantic.json_schema import GenerateJsonSchema, PydanticJsonSchemaWarning
+from pydantic_core import ErrorDetails, PydanticCustomError, ValidationError, core_schema
 
 from turnlog.contract import AgentError, JsonObject, encode
 
-from ._adapt import adapt
-from ._problems import describe
-from ._schema import forbid_extras, normalise
+from ._schema import check_schema, forbid_extras, found_text, normalise, resolve_ref, unknown_field
+
+
+def adapt(annotation: Any) -> Any:
+    """msgspec structs, and TypedDicts of ``typing`` before Python 3.12, wherever they stand in a type."""
+    return _Adapter().adapt(annotation)
+
+
+class _Adapter:
+    def __init__(self) -> None:
+        self._dicts: dict[type, Any] = {}
+
+    def adapt(self, annotation: Any) -> Any:
+        origin = get_origin(annotation)
+        if origin is None:
+            if _is_struct(annotation):
+                return _with_struct(annotation)
+            if sys.version_info < (3, 12) and _is_plain_typed_dict(annotation):
+                return self._typed_dict(annotation)
+            return annotation
+        if _is_struct(origin):
+            return _with_struct(annotation)
+        if origin is typing.Literal:
+            return annotation
+        return self._rebuild(annotation, origin)
+
+    def _rebuild(self, annotation: Any, origin: Any) -> Any:
+        args: tuple[Any, ...] = get_args(annotation)
+        if origin is Annotated:
+            inner = self.adapt(args[0])
+            return annotation if inner is args[0] else Annotated[(inner, *args[1:])]
+        new = tuple(cast("Any", arg) if isinstance(arg, list) else self.adapt(arg) for arg in args)
+        if all(left is right for left, right in zip(new, args, strict=True)):
+            return annotation
+        if origin in (Union, types.UnionType):
+            return Union[new]  # noqa: UP007  (a tuple of arms)
+        try:
+            return origin[new]
+        except TypeError:  # typing's own aliases: List[int] has the origin list, Callable is special
+            return annotation.copy_with(new)
+
+    def _typed_dict(self, annotation: Any) -> Any:
+        from typing_extensions import TypedDict
+
+        if annotation not in self._dicts:
+            self._dicts[annotation] = annotation  # holds itself: left to pydantic, which says so clearly
+            hints = typing.get_type_hints(annotation, include_extras=True)
+            fields: dict[str, Any] = {}
+            for name, hint in hints.items():
+                mark: Any = Required if name in annotation.__required_keys__ else NotRequired
+                if get_origin(hint) in (Required, NotRequired):
+                    # Where annotations are text, Python has not seen this word and counts it wrong.
+                    mark, hint = get_origin(hint), get_args(hint)[0]
+                fields[name] = mark[self.adapt(hint)]
+            made = TypedDict(annotation.__name__, fields)  # pyright: ignore[reportArgumentType, reportGeneralTypeIssues, reportUnknownVariableType]
+            made.__doc__ = annotation.__doc__
+            made.__module__ = annotation.__module__
+            self._dicts[annotation] = made
+        return self._dicts[annotation]
+
+
+def _is_struct(annotation: Any) -> bool:
+    return isinstance(annotation, type) and issubclass(annotation, msgspec.Struct)
+
+
+def _with_struct(annotation: Any) -> Any:
+    return Annotated[annotation, _StructType(annotation)]
+
+
+def _is_plain_typed_dict(annotation: Any) -> bool:
+    return typing.is_typeddict(annotation) and type(annotation).__module__ == "typing"
+
+
+class _StructType:
+    """Teaches pydantic one msgspec struct: its schema and its strict conversion."""
+
+    def __init__(self, annotation: Any) -> None:
+        self._type = annotation
+
+    def __get_pydantic_core_schema__(self, source: Any, handler: Any) -> core_schema.CoreSchema:
+        return core_schema.no_info_plain_validator_function(self._convert)
+
+    def __get_pydantic_json_schema__(
+        self, schema: core_schema.CoreSchema, handler: GetJsonSchemaHandler
+    ) -> dict[str, Any]:
+        return self.inline_schema()
+
+    def inline_schema(self) -> dict[str, Any]:
+        """The struct's schema with its definitions inside, since a part of a schema has no ``$defs``."""
+        whole = normalise(msgspec.json.schema(self._type))
+        return _inlined(whole, whole.get("$defs", {}), ())
+
+    def _convert(self, value: Any) -> Any:
+        if isinstance(value, get_origin(self._type) or self._type):
+            return value
+        try:
+            return msgspec.convert(value, self._type, strict=True)
+        except msgspec.ValidationError as error:
+            found = check_schema(msgspec.json.schema(self._type), value) or [str(error)]
+            raise PydanticCustomError(
+                "struct", "{words}", {"words": "; ".join(found).replace("{", "(").replace("}", ")")}
+            ) from error
+
+
+def _inlined(node: Any, definitions: dict[str, Any], inside: tuple[str, ...]) -> Any:
+    if isinstance(node, list):
+        return [_inlined(item, definitions, inside) for item in node]  # pyright: ignore[reportUnknownVariableType]
+    if not isinstance(node, dict):
+        return node
+    ref = node.get("$ref")  # pyright: ignore[reportUnknownMemberType, reportUnknownVariableType]
+    if isinstance(ref, str):
+        name = ref.rsplit("/", 1)[-1]
+        if name in inside:
+            return {"type": "object"}  # a struct that holds itself: open from the second level on
+        return _inlined(definitions[name], definitions, (*inside, name))
+    return {key: _inlined(value, definitions, inside) for key, value in node.items() if key != "$defs"}  # pyright: ignore[reportUnknownVariableType]
+
+
+_MISSING = {
+    "missing",
+    "missing_argument",
+    "missing_keyword_only_argument",
+    "missing_positional_only_argument",
+}
+_EXTRA = {"extra_forbidden", "unexpected_keyword_argument"}
+_SHOWN = 25
+
+
+def describe(error: ValidationError, value: object, schema: JsonObject) -> list[str]:
+    """One line for each place where something is wrong."""
+    places: dict[str, list[str]] = {}
+    for item in error.errors(include_url=False, include_context=False):
+        path, words = _one(item, value, schema)
+        lines = places.setdefault(path, [])
+        if words not in lines:
+            lines.append(words)
+    out = [f"{path}: {_joined(lines)}" if path else _joined(lines) for path, lines in places.items()]
+    rest = len(out) - _SHOWN
+    return [*out[:_SHOWN], f"and {rest} more"] if rest > 0 else out
+
+
+def _one(item: ErrorDetails, value: object, schema: JsonObject) -> tuple[str, str]:
+    kind, loc = item["type"], item["loc"]
+    steps, owner = _walk(loc, value, ends_outside=kind in _MISSING)
+    path = _path(steps)
+    if kind in _MISSING:
+        return path, "is required but missing"
+    if kind in _EXTRA and steps:
+        known = _fields(owner, steps, schema)
+        return path, unknown_field(str(steps[-1]), known) if known else "there is no such field"
+    words = item["msg"]
+    if kind == "struct":
+        return path, words
+    for start, instead in (("Input should ", "should "), ("Value error, ", ""), ("Assertion failed, ", "")):
+        if words.startswith(start):
+            words = instead + words[len(start) :]
+    return path, f"{words}, found {found_text(item['input'])}"
+
+
+def _joined(lines: list[str]) -> str:
+    """Several at one place are the arms of a union: what was found is said once."""
+    if len(lines) == 1:
+        return lines[0]
+    heads = [line.rsplit(", found ", 1)[0] for line in lines]
+    tails = {line.rsplit(", found ", 1)[-1] for line in lines if ", found " in line}
+    found = f", found {tails.pop()}" if len(tails) == 1 else ""
+    return " or ".join(dict.fromkeys(heads)) + found
+
+
+def _walk(
+    loc: tuple[int | str, ...], value: object, *, ends_outside: bool
+) -> tuple[list[int | str], dict[str, Any]]:
+    """The steps of ``loc`` that lead through ``value``; the others name arms of unions and are left out."""
+    steps: list[int | str] = []
+    owner: dict[str, Any] = {}
+    for index, step in enumerate(loc):
+        last = index == len(loc) - 1
+        match value:
+            case dict() if step in value or (last and ends_outside):
+                owner = cast("dict[str, Any]", value)
+                value = owner.get(str(step))
+                steps.append(step)
+            case list() if isinstance(step, int) and step < len(cast("list[Any]", value)):
+                value = cast("list[Any]", value)[step]
+                steps.append(step)
+            case _:
+                continue
+    return steps, owner
+
+
+def _fields(owner: dict[str, Any], steps: list[int | str], schema: JsonObject) -> list[str]:
+    """The names allowed beside an unknown one, read from the schema along the way to it."""
+    node = schema
+    for step in steps[:-1]:
+        node = _step(resolve_ref(schema, node), step, schema)
+    node = resolve_ref(schema, node)
+    return list(cast("JsonObject", node.get("properties") or {}))
+
+
+def _step(node: JsonObject, step: int | str, root: JsonObject) -> JsonObject:
+    arms = [resolve_ref(root, arm) for arm in (node, *(node.get("anyOf") or ()), *(node.get("oneOf") or ()))]
+    for arm in arms:
+        named = cast("JsonObject", arm.get("properties") or {})
+        found = arm.get("items") if isinstance(step, int) else named.get(step)
+        if isinstance(found, dict):
+            inner = resolve_ref(root, cast("JsonObject", found))
+            for choice in (inner, *(inner.get("anyOf") or ()), *(inner.get("oneOf") or ())):
+                choice = resolve_ref(root, choice)
+                if "properties" in choice or "items" in choice:
+                    return choice
+            return inner
+    return {}
+
+
+def _path(steps: list[int | str]) -> str:
+    out = ""
+    for step in steps:
+        if isinstance(step, int):
+            out += f"[{step}]"
+        else:
+            out += f".{step}" if out else step
+    return out
+
 
 _CONFIG = ConfigDict(
     extra="forbid",
@@ -67,14 +291,14 @@ class Typed:
     def _check(self, value: object) -> tuple[Any, list[str]]:
         try:
             return self._validate(value), []
-        except pydantic_core.ValidationError as error:
+        except ValidationError as error:
             whole = _whole_numbers(value)
             if whole is value:
                 return None, describe(error, value, self.schema)
         # To JSON 2.0 is an integer: some providers write every number so.
         try:
             return self._validate(whole), []
-        except pydantic_core.ValidationError as error:
+        except ValidationError as error:
             return None, describe(error, whole, self.schema)
 
     def _validate(self, value: object) -> Any:
