@@ -1,11 +1,9 @@
 """Entries in, request out, pure: sections and levels of detail, folds, pairing, budget, tokens."""
 
-from ._attach import hints_section, input_sections, preview_result, result_sections
-from ._draft import FoldDraft, FoldReason
-from ._explain import ContextDiff, ContextView, GaugePart, diff_contexts, explain, gauge
-from ._grains import Grains, extract_words, make_grains
-from ._lane import ContextStats, ModelContext
-from ._limits import ModelLimits, WindowOf, fold_threshold, lookup_limits, smallest_limits
+from ._attach import input_sections, preview_result, result_sections
+from ._explain import ContextDiff, ContextView, diff_contexts, explain, gauge
+from ._grains import Grains, Vocabulary, extract_words, make_grains
+from ._lane import ContextStats, ModelContext, PictureCache
 from ._manager import (
     ContextBuildResult,
     ContextInput,
@@ -15,15 +13,11 @@ from ._manager import (
     ProjectionContext,
     Screen,
 )
-from ._options import ContextOptions
-from ._oversize import make_preview
-from ._pictures import PictureCache
+from ._options import ContextOptions, ModelLimits, fold_threshold, lookup_limits, smallest_limits
 from ._planner import MAX_OVERFLOW_STEPS, FoldPlanner, plan_fold
 from ._projection import Projection
-from ._recall import recall_text
-from ._search import recall_search
-from ._tokens import TokenMeter
-from ._words import Vocabulary
+from ._search import recall_search, recall_text
+from ._shrink import FoldDraft
 
 __all__ = [
     "MAX_OVERFLOW_STEPS",
@@ -38,8 +32,6 @@ __all__ = [
     "ContextView",
     "FoldDraft",
     "FoldPlanner",
-    "FoldReason",
-    "GaugePart",
     "Grains",
     "ModelContext",
     "ModelLimits",
@@ -47,19 +39,15 @@ __all__ = [
     "Projection",
     "ProjectionContext",
     "Screen",
-    "TokenMeter",
     "Vocabulary",
-    "WindowOf",
     "diff_contexts",
     "explain",
     "extract_words",
     "fold_threshold",
     "gauge",
-    "hints_section",
     "input_sections",
     "lookup_limits",
     "make_grains",
-    "make_preview",
     "plan_fold",
     "preview_result",
     "recall_search",

@@ -6,8 +6,7 @@ from collections.abc import Sequence
 
 from turnlog.contract import HINTS, JsonObject, LevelOfDetailSections, Message, Section, encode
 
-from ._grains import TextKind, make_grains
-from ._oversize import make_preview
+from ._grains import TextKind, make_grains, make_preview
 from ._planner import FoldPlanner
 from ._projection import Projection
 from ._render import ResultContent, content_text, input_text

@@ -17,8 +17,7 @@ from turnlog.contract import (
 )
 
 from ._lane import ContextStats, ModelContext, wire_of
-from ._limits import fold_threshold
-from ._options import ContextOptions
+from ._options import ContextOptions, fold_threshold
 from ._planner import FoldPlanner
 from ._projection import Projection
 from ._render import hidden_ids

@@ -27,13 +27,12 @@ from turnlog.contract import (
 )
 
 from ._attach import hints_section, input_sections, preview_result, result_sections, share_of
-from ._draft import FoldReason
 from ._lane import ContextStats, ModelContext
-from ._limits import WindowOf
-from ._options import ContextOptions
+from ._options import ContextOptions, WindowOf
 from ._planner import FoldPlanner
 from ._projection import Projection, render_runtime
 from ._render import ResultContent
+from ._shrink import FoldReason
 
 Screen = Callable[[], "str | None"]
 """Renders the whole LiveScreen; called only when a fold has to show it."""

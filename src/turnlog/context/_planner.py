@@ -7,10 +7,9 @@ from typing import ClassVar
 
 from turnlog.contract import AgentError, Fold, Grain, ModelInvocationDescriptor
 
-from ._draft import FoldDraft, FoldReason
-from ._limits import ModelLimits, WindowOf, fold_threshold, smallest_limits
+from ._options import ModelLimits, WindowOf, fold_threshold, smallest_limits
 from ._projection import Projection
-from ._shrink import Aim, shrink
+from ._shrink import Aim, FoldDraft, FoldReason, shrink
 
 MAX_OVERFLOW_STEPS = 3
 

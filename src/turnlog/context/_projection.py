@@ -35,13 +35,12 @@ from turnlog.contract import (
 )
 
 from ._fold import apply_fold
+from ._grains import Vocabulary
 from ._lane import Head, Lane, ModelContext, make_head
-from ._learned import LearnedWindows
 from ._options import ContextOptions
 from ._render import REDACTED, hidden_ids
-from ._tokens import TokenMeter
+from ._tokens import LearnedWindows, TokenMeter
 from ._units import LIVE, InputUnit, OutputUnit, ResultsUnit, TextKind, TextUnit, Unit
-from ._words import Vocabulary
 
 RUNTIME = "[Runtime]"
 """Heading of the runtime's own data in the system prompt."""

@@ -2,6 +2,6 @@
 
 from ._model import LocalModel
 from ._server import close_servers
-from ._weights import KNOWN, TEMPLATES, LocalConfig, Weights, find_weights
+from ._weights import LocalConfig, find_weights
 
-__all__ = ["KNOWN", "TEMPLATES", "LocalConfig", "LocalModel", "Weights", "close_servers", "find_weights"]
+__all__ = ["LocalConfig", "LocalModel", "close_servers", "find_weights"]
