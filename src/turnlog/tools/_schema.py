@@ -1,5 +1,5 @@
-"""JSON schemas made small and always the same (no titles, fixed key order, closed objects), and values checked
-against them."""
+"""JSON schemas made small and always the same (no titles, fixed key order, closed objects), and values
+checked against them."""
 
 from __future__ import annotations
 
