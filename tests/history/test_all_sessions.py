@@ -18,7 +18,7 @@ from postgres_server import PostgresServer
 from turnlog.contract import AgentError, Control, SessionDigest, Store, user_message
 from turnlog.history import JsonlStore, PostgresStore, SqliteStore, open_store, verify
 from turnlog.history.jsonl._lock import locked
-from turnlog.history.postgres import _schema
+from turnlog.history.postgres import _statements
 from turnlog.testing import FixedClock, FixedIds
 
 OLD_TABLES = (
@@ -141,7 +141,7 @@ async def test_tables_of_the_first_version_are_brought_up_to_date(postgres: Post
         for statement in (
             "CREATE TABLE format (version INTEGER NOT NULL)",
             "INSERT INTO format VALUES (1)",
-            *_schema.MIGRATIONS[0],
+            *_statements.MIGRATIONS[0],
         ):
             await other.execute(statement.encode())
         await other.execute(

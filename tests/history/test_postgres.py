@@ -18,7 +18,7 @@ from loop.scenarios import SESSION, TRACES, Stage
 from postgres_server import GUEST, GUEST_PASSWORD, PostgresServer
 from turnlog.contract import AgentError, SessionHeader, scrub
 from turnlog.history import PostgresStore, open_store, verify
-from turnlog.history.postgres import _erase as postgres_erase
+from turnlog.history.postgres import _loop as postgres_loop
 from turnlog.testing import FixedClock, check_store, check_trace
 
 GOLDEN = Path(__file__).parent.parent / "golden" / "traces"
@@ -427,7 +427,7 @@ async def test_an_old_transaction_that_still_sees_the_words_is_waited_for_and_th
             async with link.transaction():
                 await link.execute("SELECT count(*) FROM pg_class")
                 with monkeypatch.context() as patch:
-                    patch.setattr(postgres_erase, "_PATIENCE", 0.1)
+                    patch.setattr(postgres_loop, "_PATIENCE", 0.1)
                     with pytest.raises(AgentError, match=r"SessionBusy.*began before.*purge again"):
                         await store.erase(log.session_id, {2: blank})
                 waiting = asyncio.ensure_future(store.erase(log.session_id, {2: blank}))

@@ -23,7 +23,7 @@ async def test_a_group_that_breaks_down_fails_its_jobs_and_no_later_one() -> Non
         for place, job in enumerate(jobs):
             if broken and place == 1:
                 raise MemoryError("no room for a journal")
-            job.run()
+            job.run([job])
             yield [job]
 
     worker = Worker("turnlog test", run_group)

@@ -177,6 +177,10 @@ def fork_beyond(source: str, at: int, tail: int) -> AgentError:
     )
 
 
+def no_entry(session_id: str, seq: int) -> AgentError:
+    return AgentError("InvalidEntry", f"session {session_id!r} has no entry {seq} to erase")
+
+
 def no_blob(name: str) -> AgentError:
     return AgentError(
         "SessionReadFailed",

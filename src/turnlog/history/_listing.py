@@ -229,17 +229,20 @@ class StoreBase:
 
     async def load(self, session_id: str, *, after: int = 0) -> list[Entry]:
         """The log after entry ``after``, decoded and migrated to the current schema."""
-        if after == 0:
-            return decode_log(session_id, [stored.body for stored in await self.read(session_id)])
-        if session_id not in self._current:
-            head = await self.read(session_id, upto=1)
-            if not head or not first_version_is_current(head[0].body):
+        if after and session_id not in self._current:
+            head = await self._bodies(session_id, 0, 1)
+            if not head or not first_version_is_current(head[0]):
                 # An old log: what version an entry has is told by the headers before it.
                 return (await self.load(session_id))[after:]
             if len(self._current) >= _base.KNOWN_SESSIONS:
                 self._current.clear()
             self._current.add(session_id)
-        bodies = [stored.body for stored in await self.read(session_id, after=after)]
+        return await self._decode(session_id, await self._bodies(session_id, after, None), after)
+
+    async def _bodies(self, session_id: str, after: int, upto: int | None) -> list[bytes]:
+        return [stored.body for stored in await self.read(session_id, after=after, upto=upto)]
+
+    async def _decode(self, session_id: str, bodies: Sequence[bytes], after: int) -> list[Entry]:
         return decode_log(session_id, bodies, after=after)
 
     def _now(self) -> float:

@@ -23,23 +23,26 @@ T = TypeVar("T")
 _ONE = b"\1\0\0\0\0\0\0\0"
 
 
+def _alone(jobs: list[Any]) -> None:
+    job = jobs[0]
+    try:
+        job.value = job.work()
+    except BaseException as error:  # it belongs to whoever waits for the job
+        job.error = error
+
+
 class Job:
-    """Something to do on the thread. It ends with ``value`` or ``error``."""
+    """Something to do on the thread. It ends with ``value`` or ``error``; ``run`` is given it in a list."""
 
-    __slots__ = ("error", "future", "outbox", "value", "work")
+    __slots__ = ("error", "future", "outbox", "run", "value", "work")
 
-    def __init__(self, work: Callable[[], Any]) -> None:
+    def __init__(self, work: Callable[[], Any], run: Callable[[list[Any]], None] = _alone) -> None:
         self.work = work
+        self.run = run
         self.value: Any = None
         self.error: BaseException | None = None
         self.outbox: _Outbox | None = None
         self.future: asyncio.Future[Any] | None = None
-
-    def run(self) -> None:
-        try:
-            self.value = self.work()
-        except BaseException as error:  # it belongs to whoever waits for the job
-            self.error = error
 
     def deliver(self) -> None:
         future, error = self.future, self.error
@@ -61,7 +64,7 @@ an error. A job that waits alone is run by itself."""
 
 def run_each(jobs: list[Job]) -> Iterable[list[Job]]:
     for job in jobs:
-        job.run()
+        job.run([job])
         yield [job]
 
 
@@ -274,18 +277,18 @@ def _serve(inbox: _Inbox, run_group: RunGroup, leaving: threading.Thread | None)
         leaving.join()
         del leaving
     while jobs := inbox.take():
-        if len(jobs) == 1:  # the usual case, and every step between two sleeps counts
-            _serve_one(jobs)
-        else:
+        if len(jobs) > 1:
             _serve_group(jobs, run_group)
-        del jobs  # a sleeping thread must not keep them alive
-
-
-def _serve_one(jobs: list[Job]) -> None:
-    job = jobs[0]
-    job.run()
-    if job.outbox is not None:
-        job.outbox.put(jobs)
+            del jobs
+            continue
+        job = jobs[0]  # the usual case, and every step between two sleeps counts
+        try:
+            job.run(jobs)
+        except BaseException as error:
+            job.error = error
+        if job.outbox is not None:
+            job.outbox.put(jobs)
+        del job, jobs  # a sleeping thread must not keep them alive
 
 
 def _serve_group(jobs: list[Job], run_group: RunGroup) -> None:

@@ -5,20 +5,24 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Sequence
 from functools import partial
-from typing import Any
+from typing import Any, TypeVar
 
-from ...contract import AgentError, Lease, SessionDigest, StoredEntry, digest, encode, read_envelope
+from ...contract import AgentError, Lease, SessionDigest, StoredEntry, digest, read_envelope
 from .. import _sql
-from .._base import fenced, is_repeat, moved_on, tail_of
+from .._base import tail_of
 from .._blank import title_of
+from .._sql import Script, digest_row
 from . import _statements as statements
-from ._link import Link, UniqueViolation
+from ._link import Link
 from ._pool import Pool
+from ._statements import say
 
+T = TypeVar("T")
 WRITERS = 2
 """Groups on their way at the same time: one that waits for a lock does not hold up the next."""
 _GROUP_LIMIT = 128
 _GROUP_BYTES = 4_000_000
+_DIGEST = ("status", "is_open", "pending", "digest")
 _ROWS = 8  # each number of them is a statement of its own
 
 
@@ -89,7 +93,7 @@ class Batch:
             "tail_id": last.id,
             "tail_hash": self.hash,
             "updated_at": self.updated_at,
-            **digest_values(self.digest),
+            **dict(zip(_DIGEST, digest_row(self.digest), strict=True)),
         }
         if self.rows:
             for place, stored in enumerate(self.entries, 1):
@@ -97,27 +101,16 @@ class Batch:
                 values[f"kind{place}"] = stored.kind
                 values[f"body{place}"] = stored.body
         else:
-            values |= columns(self.entries)
+            values |= _columns(self.entries)
         if self.expected == 0:
-            values |= heading(self.entries[0].body)
+            values |= _heading(self.entries[0].body)
         if self.lease is not None:
             values |= {"now": now, "ttl": self.lease.ttl}
             values |= {"epoch": self.lease.epoch, "owner": self.lease.owner}
         return values
 
 
-def digest_values(found: SessionDigest | None) -> dict[str, Any]:
-    if found is None:
-        return {"status": None, "is_open": None, "pending": None, "digest": None}
-    return {
-        "status": found.status,
-        "is_open": found.run_id is not None,
-        "pending": found.pending,
-        "digest": encode(found),
-    }
-
-
-def columns(entries: Sequence[StoredEntry]) -> dict[str, Any]:
+def _columns(entries: Sequence[StoredEntry]) -> dict[str, Any]:
     return {
         "ids": [stored.id for stored in entries],
         "kinds": [stored.kind for stored in entries],
@@ -125,9 +118,9 @@ def columns(entries: Sequence[StoredEntry]) -> dict[str, Any]:
     }
 
 
-def heading(body: bytes, title: str | None = None) -> dict[str, Any]:
+def _heading(body: bytes) -> dict[str, Any]:
     """What a session's row says of its first entry."""
-    title = title or title_of(body)
+    title = title_of(body)
     return {
         "title": None if title is None else title.encode(),
         "created_at": read_envelope(body).timestamp,
@@ -231,33 +224,28 @@ class AppendQueue:
         else:
             leased, first = batch.lease is not None, batch.expected == 0
             sql = statements.append_one(leased=leased, first=first, rows=batch.rows)
-        try:
-            if batch.blobs:
-                async with link.transaction():
-                    for data in batch.blobs:
-                        name = f"sha256-{digest(data)}"
-                        await link.count(statements.shared(_sql.ADD_BLOB), (name, data))
-                    written = await link.count(sql, batch.values(self._now()))
-            else:
+        if batch.blobs:
+            async with link.transaction():
+                for data in batch.blobs:
+                    await link.count(say(_sql.ADD_BLOB), (f"sha256-{digest(data)}", data))
                 written = await link.count(sql, batch.values(self._now()))
-        except UniqueViolation as error:
-            raise taken_id(batch.session_id, error) from error
+        else:
+            written = await link.count(sql, batch.values(self._now()))
         if not written:
-            await _explain(batch, link)
+            script = _sql.refusal(batch.session_id, batch.entries, batch.expected, batch.lease)
+            if (error := await play(link, script)) is not None:
+                raise error
 
     async def _append_many(self, group: list[Batch], link: Link) -> list[Batch]:
         """Write what can be written; returns the rest."""
-        try:
-            rows = await link.rows(statements.APPEND_MANY, _values_of(group, self._now()))
-        except UniqueViolation as error:
-            raise taken_id(group[0].session_id, error) from error
+        rows = await link.rows(statements.APPEND_MANY, _values_of(group, self._now()))
         written = {row[0] for row in rows}
         return [batch for place, batch in enumerate(group, 1) if place not in written]
 
 
 def _values_of(group: list[Batch], now: float | None) -> dict[str, Any]:
     leases = [batch.lease for batch in group]
-    digests = [digest_values(batch.digest) for batch in group]
+    statuses, opens, pendings, digests = zip(*(digest_row(batch.digest) for batch in group), strict=True)
     entries = [stored for batch in group for stored in batch.entries]
     places = [place for place, batch in enumerate(group, 1) for _ in batch.entries]
     return {
@@ -268,46 +256,29 @@ def _values_of(group: list[Batch], now: float | None) -> dict[str, Any]:
         "tail_ids": [batch.entries[-1].id for batch in group],
         "tail_hashes": [batch.hash for batch in group],
         "updated_ats": [batch.updated_at for batch in group],
-        "epochs": _numbers(lease.epoch if lease else "NULL" for lease in leases),
+        "epochs": _numbers(lease.epoch if lease else None for lease in leases),
         "owners": [lease.owner if lease else None for lease in leases],
-        "ttls": _numbers(lease.ttl if lease else "NULL" for lease in leases),
-        "statuses": [found["status"] for found in digests],
-        "opens": _numbers("NULL" if found["is_open"] is None else found["is_open"] for found in digests),
-        "pendings": _numbers("NULL" if found["pending"] is None else found["pending"] for found in digests),
-        "digests": [found["digest"] for found in digests],
+        "ttls": _numbers(lease.ttl if lease else None for lease in leases),
+        "statuses": list(statuses),
+        "opens": _numbers(opens),
+        "pendings": _numbers(pendings),
+        "digests": list(digests),
         "batches": _numbers(places),
         "seqs": _numbers(stored.seq for stored in entries),
-        **columns(entries),
+        **_columns(entries),
     }
 
 
 def _numbers(numbers: Any) -> str:
     """An array as the server writes it: much cheaper than one value after the other."""
-    return "{" + ",".join(map(str, numbers)) + "}"
+    return "{" + ",".join("NULL" if number is None else str(number) for number in numbers) + "}"
 
 
-async def _explain(batch: Batch, link: Link) -> None:
-    """Why nothing was written: raises, or returns where the batch is there already."""
-    rows = await link.rows(statements.shared(_sql.FIND_SESSION), (batch.session_id,))
-    if not rows:
-        raise fenced(batch.lease, 0) if batch.lease else moved_on(batch.session_id, batch.expected, 0)
-    key, tail_seq, _, _, _, forked_at, epoch, owner, _ = rows[0]
-    if batch.lease is not None and (batch.lease.epoch, batch.lease.owner) != (epoch, owner):
-        raise fenced(batch.lease, epoch)
-    if batch.expected < forked_at or not await has(link, key, batch.entries):
-        raise moved_on(batch.session_id, batch.expected, tail_seq)
-
-
-async def has(link: Link, key: int, entries: Sequence[StoredEntry]) -> bool:
-    """Whether these very entries are in the log already."""
-    span = (_sql.place(key, entries[0].seq - 1), _sql.place(key, entries[-1].seq))
-    return is_repeat(entries, (row[0] for row in await link.rows(statements.shared(_sql.FIND_IDS), span)))
-
-
-def taken_id(session_id: str, error: Exception) -> AgentError:
-    return AgentError(
-        "InvalidEntry",
-        f"an entry for session {session_id!r} has an id that another entry of this store has; "
-        "ids must be unique everywhere: check the id source",
-        cause=error,
-    )
+async def play(link: Link, script: Script[T]) -> T:
+    rows: Any = None
+    try:
+        while True:
+            sql, values = script.send(rows)
+            rows = await link.rows(say(sql), values)
+    except StopIteration as end:
+        return end.value

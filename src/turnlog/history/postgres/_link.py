@@ -28,7 +28,6 @@ T = TypeVar("T")
 
 DriverError: TypeAlias = psycopg.Error
 Diagnostic: TypeAlias = errors.Diagnostic
-UniqueViolation: TypeAlias = errors.UniqueViolation
 _GRACE = 10.0
 """Seconds that the client waits longer than the server's own limit for a statement."""
 _LOOK = 1.0  # while it waits for an answer, a look at the clock and the socket every so many seconds
@@ -87,7 +86,7 @@ class Link:
 
     async def rows(self, sql: bytes, values: Values) -> list[Any]:
         cursor = await self._connection.execute(sql, values, prepare=True, binary=True)
-        return await cursor.fetchall()
+        return [] if cursor.description is None else await cursor.fetchall()
 
     async def count(self, sql: bytes, values: Values) -> int:
         """Run it; how many rows it changed."""
@@ -181,6 +180,8 @@ def translate(error: BaseException, address: Address, doing: Doing) -> AgentErro
             code, advice = "SessionCorrupt", "tables are missing or not ours; restore them from a backup"
         case errors.DataCorrupted() | errors.IndexCorrupted():
             code, advice = "SessionCorrupt", "the server says that its files are damaged; restore a backup"
+        case errors.UniqueViolation():
+            code, advice = "InvalidEntry", "ids must be unique everywhere: check the id source"
         case psycopg.DataError() | UnicodeError():
             code, advice = "InvalidEntry", "ids and kinds must be text without NUL"
         case psycopg.ProgrammingError() if error.sqlstate is None:

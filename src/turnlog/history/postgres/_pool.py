@@ -9,7 +9,7 @@ from typing import Any, TypeVar
 
 from ._address import Address
 from ._link import Doing, DriverError, Link, translate
-from ._schema import prepare
+from ._statements import prepare
 
 T = TypeVar("T")
 _PATIENCE = 5.0

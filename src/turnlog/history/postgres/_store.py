@@ -12,44 +12,21 @@ import asyncio
 import os
 import threading
 import weakref
-from collections.abc import Mapping, Sequence
-from contextlib import suppress
-from typing import TYPE_CHECKING, Any, Literal
+from collections.abc import Callable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, Literal, TypeVar
 
-from ...contract import (
-    AgentError,
-    Clock,
-    Control,
-    Entry,
-    JsonObject,
-    Lease,
-    LeaseHolder,
-    SessionDigest,
-    SessionInfo,
-    StoredEntry,
-    Tail,
-    decode,
-    encode,
-)
-from ...contract import digest as hash_of
+from ...contract import Clock, Control, Entry, Lease, SessionDigest, StoredEntry
 from .. import _sql
-from .._base import (
-    KNOWN_SESSIONS,
-    check_batch,
-    check_control,
-    check_session_id,
-    fenced,
-    leased,
-    no_blob,
-    not_found,
-)
-from .._listing import Listed, Query, StoreBase, exact_time
-from .._upcast import decode_log, first_version_is_current
+from .._base import check_batch, check_control, check_session_id, leased
+from .._sql import Lineage, Script, SqlStore
+from .._upcast import decode_log
+from . import _statements as statements
 from ._address import read_url
 
 if TYPE_CHECKING:
     from ._loop import LoopSide
 
+T = TypeVar("T")
 TIMEOUT = 30.0
 """Seconds that one statement may take."""
 LOCK_TIMEOUT = 10.0
@@ -62,7 +39,7 @@ _abandoned: list[Any] = []
 """Connections of a parent process, which are not ours to close."""
 
 
-class PostgresStore(StoreBase):
+class PostgresStore(SqlStore):
     """Opened on first use. Any event loop of any thread may use it; each has a few connections of its own.
 
     Leases are measured by the server's clock unless one is handed in.
@@ -83,7 +60,7 @@ class PostgresStore(StoreBase):
         self._lock_timeout = lock_timeout
         self._own_clock = clock is not None
         self._origin: Any = None
-        self._lineages: dict[str, list[tuple[int, int]]] = {}
+        self._lineages: dict[str, Lineage] = {}
         self._sides: dict[asyncio.AbstractEventLoop, LoopSide] = {}
         self._lock = threading.Lock()
         weakref.finalize(self, _drop_all, self._sides)
@@ -106,77 +83,31 @@ class PostgresStore(StoreBase):
         await self._side().append(session_id, batch, expected_tail, lease, digest, blobs)
 
     async def read(self, session_id: str, *, after: int = 0, upto: int | None = None) -> list[StoredEntry]:
-        return await self._side().read(session_id, after, upto)
+        rows = await self._side().read(session_id, _sql.READ_ENTRIES, after, upto)
+        return [StoredEntry._make(row) for row in rows]
 
-    async def load(self, session_id: str, *, after: int = 0) -> list[Entry]:
-        """The log after entry ``after``, decoded and migrated to the current schema."""
-        side = self._side()
-        if after and session_id not in self._current:
-            head = await side.bodies(session_id, 0, 1)
-            if not head or not first_version_is_current(head[0]):
-                return (await self.load(session_id))[after:]
-            if len(self._current) >= KNOWN_SESSIONS:
-                self._current.clear()
-            self._current.add(session_id)
-        bodies = await side.bodies(session_id, after, None)
+    async def _bodies(self, session_id: str, after: int, upto: int | None) -> list[bytes]:
+        return [row[0] for row in await self._side().read(session_id, _sql.READ_BODIES, after, upto)]
+
+    async def _decode(self, session_id: str, bodies: Sequence[bytes], after: int) -> list[Entry]:
         if len(bodies) < _MANY:
             return decode_log(session_id, bodies, after=after)
         # A long log takes a while, in which the event loop has others to serve.
         return await asyncio.to_thread(decode_log, session_id, bodies, after=after)
-
-    async def tail(self, session_id: str) -> Tail | None:
-        return await self._side().tail(session_id)
-
-    async def _list(self, query: Query, limit: int | None) -> list[Listed]:
-        return await self._side().list(query, limit)
-
-    async def _unfolded(self) -> list[SessionInfo]:
-        return await self._side().infos(_sql.UNFOLDED)
-
-    async def _keep_digests(self, folded: Sequence[tuple[SessionInfo, SessionDigest]]) -> None:
-        with suppress(AgentError):  # a server that can only be read is folded by each process
-            await self._side().keep_digests(folded)
-
-    async def _waiting(self) -> list[SessionInfo]:
-        return await self._side().infos(_sql.WAITING)
-
-    async def _due(self, limit: int, now: str) -> list[str]:
-        return await self._side().due(limit, now)
-
-    async def wake(self, session_id: str, at: str | None) -> None:
-        if not await self._side().wake(session_id, None if at is None else exact_time("at", at)):
-            raise not_found(session_id)
 
     async def post(self, control: Control) -> None:
         """Also notifies who waits in ``wait_for_post``, or for a change of the session."""
         check_control(control)
         await self._side().post(control)
 
-    async def posted(self, session_id: str | None = None) -> list[Control]:
-        return await self._side().posted(session_id)
-
-    async def answer_control(self, control_id: str, answer: JsonObject) -> None:
-        await self._side().answer(control_id, encode(answer))
-
-    async def take_answer(self, control_id: str) -> JsonObject | None:
-        body = await self._side().take_answer(control_id)
-        return None if body is None else decode(body, JsonObject)
-
-    async def withdraw(self, control_id: str) -> bool:
-        return await self._side().withdraw(control_id)
-
-    async def holder(self, session_id: str) -> LeaseHolder | None:
-        return await self._side().holder(session_id)
-
     async def fork(self, source: str, *, at: int, target: str, first: Sequence[StoredEntry]) -> None:
-        check_batch(target, first, at)
-        await self._side().fork(source, at, target, first)
+        await super().fork(source, at=at, target=target, first=first)
+        self._side().ring(target)
 
     async def erase(self, session_id: str, bodies: Mapping[int, bytes]) -> None:
         """Also writes the tables anew (``VACUUM FULL``), which locks out everybody meanwhile. What the
         server's write-ahead log, its standbys and backups keep is beyond reach."""
-        self._digests.clear()
-        await self._side().erase(session_id, dict(bodies))
+        await super().erase(session_id, bodies)
 
     async def delete_session(
         self,
@@ -186,18 +117,7 @@ class PostgresStore(StoreBase):
         lease: Lease | None = None,
     ) -> None:
         """Also writes the tables anew, as ``erase`` does."""
-        await self._side().delete(session_id, forks == "delete", lease)
-
-    async def put_blob(self, data: bytes) -> str:
-        name = f"sha256-{hash_of(data)}"
-        await self._side().put_blob(name, data)
-        return name
-
-    async def get_blob(self, name: str) -> bytes:
-        data = await self._side().get_blob(name)
-        if data is None:
-            raise no_blob(name)
-        return data
+        await super().delete_session(session_id, forks=forks, lease=lease)
 
     async def claim(self, session_id: str, *, owner: str, ttl: float) -> Lease:
         check_session_id(session_id)
@@ -206,17 +126,9 @@ class PostgresStore(StoreBase):
             raise leased(session_id, holder, seconds)
         return Lease(session_id=session_id, owner=owner, epoch=epoch, ttl=ttl)
 
-    async def renew(self, lease: Lease) -> None:
-        found = await self._side().renew(lease)
-        if found != lease.epoch:
-            raise fenced(lease, found)
-
-    async def release(self, lease: Lease) -> None:
-        await self._side().release(lease)
-
     async def wait_for_change(self, session_id: str, after: int, timeout: float) -> None:
         """Until the log may have grown past entry ``after``, ``timeout`` seconds at most."""
-        await self._side().wait_for_change(session_id, after, timeout)
+        await self._side().wait_for_change(session_id, after, self.tail, timeout)
 
     async def wait_for_post(self, timeout: float) -> None:
         """Until a control may have been posted to any session, ``timeout`` seconds at most."""
@@ -237,6 +149,34 @@ class PostgresStore(StoreBase):
             else:
                 asyncio.run_coroutine_threadsafe(side.close(), other)
 
+    # What PostgreSQL does its own way
+
+    async def _ask(self, sql: str, values: Sequence[Any] = ()) -> list[Any]:
+        return await self._side().rows("read", sql, values)
+
+    async def _tell(self, sql: str, values: Sequence[Any] = (), *, brief: bool = False) -> list[Any]:
+        return await self._side().rows("write", sql, values)
+
+    async def _change(self, script: Callable[[], Script[T]], *, brief: bool = False) -> T:
+        return await self._side().change(script)
+
+    async def _change_for_good(self, script: Callable[[], Script[bool]]) -> None:
+        await self._side().change_for_good(script)
+
+    def _make(self, session_id: str) -> Script[None]:
+        yield statements.MAKE_SESSION, (session_id,)
+
+    def _drop_blobs(self, names: set[str]) -> Script[None]:
+        if names:
+            yield statements.LOCK_BLOBS, ()
+            yield statements.DROP_UNUSED_BLOBS, (sorted(names),)
+
+    def _time(self) -> float | None:
+        return self._now() if self._own_clock else None
+
+    def _title(self, title: str | None) -> bytes | None:
+        return None if title is None else title.encode()
+
     def _side(self) -> LoopSide:
         """What belongs to the running event loop."""
         loop = asyncio.get_running_loop()
@@ -250,18 +190,13 @@ class PostgresStore(StoreBase):
                 self._sides.pop(other).drop()
             if self._origin is None:
                 self._origin = Origin(self.address, self._timeout, self._lock_timeout)
-            now = self._now if self._own_clock else _server_time
-            side = self._sides[loop] = LoopSide(self._origin, self._lineages, now)
+            side = self._sides[loop] = LoopSide(self._origin, self._lineages, self._time)
         return side
 
     def _forget(self) -> None:
         _abandoned.append(dict(self._sides))
         self._sides.clear()
         self._lock = threading.Lock()
-
-
-def _server_time() -> None:
-    return None
 
 
 def _drop_all(sides: dict[asyncio.AbstractEventLoop, LoopSide]) -> None:

@@ -291,6 +291,13 @@ def translate(error: BaseException, path: str, doing: Literal["read", "write"]) 
                 cause=error,
                 meta=meta,
             )
+        case apsw.ConstraintError():
+            return AgentError(
+                "InvalidEntry",
+                f"{path}: an entry has an id that another entry of this store has; ids must be unique "
+                "everywhere: check the id source",
+                cause=error,
+            )
         case apsw.FullError():
             what = "the disk is full"
         case _:
