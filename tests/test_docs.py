@@ -81,20 +81,20 @@ def test_files_named_in_the_page_exist() -> None:
 def test_the_path_to_the_insert_is_the_one_that_is_drawn(tmp_path: Path) -> None:
     """Every frame of this package between a user's call and the statement that stores its first entries."""
     source = f"{ROOT / 'src' / 'turnlog'}{os.sep}"
+    hops = ("history/_session.py commit", "history/_worker.py submit", "history/sqlite/_engine.py _append")
     found: dict[str, list[str]] = {}
 
     def note(frame: Any, event: str, _: object) -> None:
-        name, code_of = frame.f_code.co_name, frame.f_code.co_filename
-        if event != "call" or name not in ("_write", "submit", "_insert") or not code_of.startswith(source):
-            return
         frames: list[str] = []
-        while frame is not None:
+        while event == "call" and frame is not None:
             if frame.f_code.co_filename.startswith(source):
                 path = Path(frame.f_code.co_filename).relative_to(source).as_posix()
                 frames.insert(0, f"{path} {frame.f_code.co_name}")
+            if not frames or frames[-1] not in hops:
+                return
             frame = frame.f_back
-        if name != "submit" or frames[0].endswith(" _append"):
-            found.setdefault(name, frames)
+        if frames and (frames[-1] != hops[1] or frames[0] == "history/sqlite/_store.py append"):
+            found.setdefault(frames[-1], frames)
 
     async def run() -> None:
         async with Agent(ScriptedModel(["Hello."]), store=f"sqlite:{tmp_path / 'agent.db'}") as agent:
@@ -109,7 +109,7 @@ def test_the_path_to_the_insert_is_the_one_that_is_drawn(tmp_path: Path) -> None
         sys.setprofile(before)
         threading.setprofile(None)
     drawn = [f"{code(row[1])[0]} {code(row[2])[0]}" for row in table(page("docs/architecture.md"), "step")]
-    assert drawn == [*found["_write"], *found["submit"], *found["_insert"]]
+    assert drawn == [frame for hop in hops for frame in found[hop]]
 
 
 # ── design-map.md ──

@@ -107,6 +107,23 @@ async def test_a_log_that_cannot_be_asked_counts_as_not_written() -> None:
     await _agrees(session)
 
 
+async def test_a_store_of_another_shape_fails_the_commit_and_the_session_stays_usable() -> None:
+    class Older(MemoryStore):
+        async def append(self, session_id: str, batch: Any, *, expected_tail: int) -> None:  # type: ignore[override]
+            raise AssertionError("it cannot be called with a digest")
+
+    older, store = Older(), MemoryStore()
+    session = await open_session(older)
+    session.append_model_input(user_message("one"))
+    with pytest.raises(AgentError) as error:
+        await session.commit()
+    assert code_of(error) == "SessionWriteFailed"
+    assert not session.has_staged
+    session.store = store
+    session.append_model_input(user_message("two"))
+    assert [entry.seq for entry in await session.commit()] == [1, 2]
+
+
 @pytest.mark.spec("H-4")
 async def test_a_second_writer_is_told_and_can_go_on() -> None:
     store = MemoryStore()

@@ -21,9 +21,9 @@ if TYPE_CHECKING:
     from ._memory import MemoryStore as MemoryStore
     from ._purge import purge as purge
     from ._purge import purge_scope as purge_scope
-    from ._sealing import seal_entries as seal_entries
     from ._session import Session as Session
     from ._session import Subscriber as Subscriber
+    from ._session import seal_entries as seal_entries
     from ._state import CallState as CallState
     from ._state import SessionState as SessionState
     from ._state import may_hold_images as may_hold_images
@@ -55,8 +55,7 @@ else:
             "._memory": "MemoryStore",
             ".postgres": "PostgresStore",
             "._purge": "purge purge_scope",
-            "._sealing": "seal_entries",
-            "._session": "Session Subscriber",
+            "._session": "Session Subscriber seal_entries",
             "._state": "CallState SessionState may_hold_images pending_in usage_of",
             ".sqlite": "SqliteStore",
             "._urls": "default_store_url open_store show_url",

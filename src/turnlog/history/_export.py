@@ -36,7 +36,7 @@ from ..contract import (
 from ..system import SystemClock, SystemIds
 from ._blobs import named_blobs
 from ._purge import blank_body, trim_body
-from ._sealing import seal_entries
+from ._session import seal_entries
 from ._upcast import decode_log, header_version
 from ._views import AgentState, redacted_ids, visible_entries
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Iterator, Sequence
 from logging import DEBUG, getLogger
-from typing import Protocol, TypeVar, cast, overload
+from typing import Any, Protocol, TypeVar, cast, overload
 
 import msgspec
 
@@ -29,7 +29,6 @@ from ..contract import (
     PurgeEntry,
     RedactionEntry,
     Sealed,
-    SessionDigest,
     SessionHeader,
     Store,
     StoredEntry,
@@ -261,7 +260,24 @@ class Session(Appends):
                     "were dropped with it",
                 )
             if len(self._entries) < target:
-                await self._write()
+                self._writing, self._staged = self._staged, []
+                blobs, self._blobs = list(self._blobs.values()), {}
+                # In a task, so that a run that is cancelled cannot cut a write in two.
+                write: asyncio.Future[None]
+                try:
+                    append = self.store.append(
+                        self.session_id,
+                        [sealed.stored for sealed in self._writing],
+                        expected_tail=len(self._entries),
+                        lease=self.lease,
+                        digest=digest_of(self.state),
+                        blobs=blobs,
+                    )
+                    write = asyncio.ensure_future(append)
+                except Exception as error:  # a store that cannot be called so
+                    write = asyncio.get_running_loop().create_future()
+                    write.set_exception(error)
+                await self._finish(write)
         finally:
             self._turn.release()
         written = self._entries[first:target]
@@ -335,26 +351,7 @@ class Session(Appends):
     def _seal(self, payload: EntryPayload, run_id: str | None, meta: JsonObject | None) -> Entry:
         now = self._clock.now()
         payload = self._with_place(payload, run_id, now)
-        before = self._last()
-        id, seq = self._ids.entry(), self.next_seq
-        previous_id, previous_hash = (before.id, before.hash) if before else (None, "")
-
-        def sealed_as(payload: EntryPayload, meta: JsonObject | None) -> Sealed:
-            return seal(
-                payload,
-                id=id,
-                previous_id=previous_id,
-                previous_hash=previous_hash,
-                session_id=self.session_id,
-                seq=seq,
-                timestamp=now,
-                run_id=run_id,
-                meta=meta,
-            )
-
-        sealed = sealed_as(payload, meta)
-        if holds_secret(sealed.stored.body):
-            sealed = sealed_as(scrub_payload(payload), scrub_meta(meta))
+        sealed = _seal_after(self._last(), payload, self.session_id, self._ids.entry(), now, run_id, meta)
         self._staged.append(sealed)
         self._take(sealed.entry)
         return sealed.entry
@@ -382,53 +379,34 @@ class Session(Appends):
             )
         return payload if message is payload.message else _replace(payload, message=message)
 
-    async def _write(self) -> None:
-        self._writing, self._staged = self._staged, []
-        task = asyncio.ensure_future(self._append(self._writing, self._blobs, digest_of(self.state)))
-        self._blobs = {}
-        interrupted: asyncio.CancelledError | None = None
-        while not task.done():
-            try:
-                await asyncio.shield(task)
-            except asyncio.CancelledError as error:
-                interrupted = error
-            except Exception:
-                break
-        if task.cancelled():  # by one who cancels every task there is; it may have arrived
+    async def _finish(self, write: asyncio.Future[None]) -> None:
+        """Wait for ``write`` to its end, however often that is cancelled: then log and memory agree."""
+        interrupted = await _outlast(write)
+        if write.cancelled():  # by one who cancels every task there is; it may have arrived
             self._drop()
             raise asyncio.CancelledError
-        if (error := task.exception()) is not None:
-            self._drop()
-            raise error
-        self._entries.extend(sealed.entry for sealed in self._writing)
-        self._writing = []
-        if interrupted is not None:
-            raise interrupted
-
-    async def _append(self, batch: Sequence[Sealed], blobs: dict[str, bytes], digest: SessionDigest) -> None:
-        try:
-            await self.store.append(
-                self.session_id,
-                [sealed.stored for sealed in batch],
-                expected_tail=batch[0].stored.seq - 1,
-                lease=self.lease,
-                digest=digest,
-                blobs=list(blobs.values()),
-            )
-        except AgentError as error:
-            if error.code == "SessionConcurrentWrite" or not await self._arrived(batch[-1].entry):
-                raise
-        except Exception as error:  # a store that does not keep its promise
-            if not await self._arrived(batch[-1].entry):
-                raise AgentError(
+        if (error := write.exception()) is not None:
+            arrived = asyncio.ensure_future(self._arrived(error, self._writing[-1].entry))
+            interrupted = await _outlast(arrived) or interrupted
+            if arrived.cancelled() or not arrived.result():
+                self._drop()
+                if isinstance(error, AgentError) or not isinstance(error, Exception):
+                    raise error
+                raise AgentError(  # a store that does not keep its promise
                     "SessionWriteFailed",
                     f"the store could not write to session {self.session_id!r}: "
                     f"{type(error).__name__}: {error}",
                     cause=error,
                 ) from error
+        self._entries.extend(sealed.entry for sealed in self._writing)
+        self._writing = []
+        if interrupted is not None:
+            raise interrupted
 
-    async def _arrived(self, last: Entry) -> bool:
+    async def _arrived(self, error: BaseException, last: Entry) -> bool:
         """Whether a write that was reported as failed is in the log after all."""
+        if isinstance(error, AgentError) and error.code == "SessionConcurrentWrite":
+            return False
         try:
             tail = await self.store.tail(self.session_id)
         except Exception:
@@ -467,6 +445,64 @@ class Session(Appends):
             self._ids_seen.add(entry.id)
         self._ids_upto = len(self._entries)
         return self._ids_seen
+
+
+async def _outlast(task: asyncio.Future[Any]) -> asyncio.CancelledError | None:
+    """Wait until ``task`` is done; returns the last attempt to cancel the wait."""
+    interrupted: asyncio.CancelledError | None = None
+    while not task.done():
+        try:
+            await asyncio.shield(task)
+        except asyncio.CancelledError as error:
+            interrupted = error
+        except BaseException:
+            break
+    return interrupted
+
+
+def _seal_after(
+    last: Entry | None,
+    payload: EntryPayload,
+    session_id: str,
+    id: str,
+    now: str,
+    run_id: str | None,
+    meta: JsonObject | None,
+) -> Sealed:
+    """The entry that follows ``last``, without a secret in it."""
+    place: dict[str, Any] = {
+        "id": id,
+        "previous_id": last.id if last else None,
+        "previous_hash": last.hash if last else "",
+        "session_id": session_id,
+        "seq": last.seq + 1 if last else 1,
+        "timestamp": now,
+        "run_id": run_id,
+    }
+    sealed = seal(payload, **place, meta=meta)
+    if holds_secret(sealed.stored.body):
+        sealed = seal(scrub_payload(payload), **place, meta=scrub_meta(meta))
+    return sealed
+
+
+def seal_entries(
+    session_id: str,
+    payloads: Sequence[EntryPayload],
+    *,
+    clock: Clock,
+    ids: IdSource,
+    after: Entry | None = None,
+    run_id: str | None = None,
+    meta: JsonObject | None = None,
+) -> list[StoredEntry]:
+    """These payloads as the entries that follow ``after`` in a session's log, ready for ``Store.append``: for
+    what is written without a session, as an import is."""
+    made: list[StoredEntry] = []
+    for payload in payloads:
+        sealed = _seal_after(after, payload, session_id, ids.entry(), clock.now(), run_id, meta)
+        made.append(sealed.stored)
+        after = sealed.entry
+    return made
 
 
 def _bare(header: SessionHeader) -> SessionHeader:
