@@ -5,12 +5,11 @@ from __future__ import annotations
 import io
 from typing import Any
 
-import click
 import pytest
 from rich.console import Console
 
 from loop.scenarios import SESSION, Stage, call
-from turnlog.cli import _approve, _ask
+from turnlog.cli import _chat, _control
 from turnlog.contract import PendingApproval
 from turnlog.testing import Turn
 
@@ -29,9 +28,9 @@ async def ask(store: Any) -> PendingApproval:
 async def test_the_prompt_of_a_chat_shows_the_whole_call(monkeypatch: pytest.MonkeyPatch) -> None:
     waiting = await ask(Stage().store)
     shown = io.StringIO()
-    monkeypatch.setattr(_ask, "err", Console(file=shown, soft_wrap=True, highlight=False))
-    monkeypatch.setattr(_ask, "prompt_anew", lambda _: "n")
-    assert _ask.ask(waiting) == _ask.Choice("deny")
+    monkeypatch.setattr(_chat, "err", Console(file=shown, soft_wrap=True, highlight=False))
+    monkeypatch.setattr(_chat, "prompt_anew", lambda _: "n")
+    assert _chat.ask(waiting) == _chat.Choice("deny")
     assert LONG in shown.getvalue()
 
 
@@ -39,8 +38,7 @@ async def test_the_prompt_of_a_chat_shows_the_whole_call(monkeypatch: pytest.Mon
 async def test_the_list_of_what_waits_shows_the_whole_call(monkeypatch: pytest.MonkeyPatch) -> None:
     waiting = await ask(Stage().store)
     shown = io.StringIO()
-    monkeypatch.setattr(_approve, "out", Console(file=shown, soft_wrap=True, highlight=False))
-    with click.Context(_approve.approve_command):
-        _approve._list([waiting], SESSION, as_json=False)
+    monkeypatch.setattr(_control, "out", Console(file=shown, soft_wrap=True, highlight=False))
+    _control._show_calls([waiting], SESSION)
     assert LONG in shown.getvalue()
     assert waiting.tool_call_id in shown.getvalue()

@@ -121,6 +121,6 @@ def test_a_call_that_is_answered_later_is_told_of_and_not_asked_about(shell: She
     assert done.code == 3
     assert "waits for an answer: the shop answers tomorrow" in done.err
     with shell.terminal("chat", "-m", shell.script("Unused."), "-t", "later.py", "-s", "s1") as terminal:
-        terminal.until("waits for an answer")
+        terminal.until("turnlog answer s1")
         assert terminal.wait() == 3
     assert "order: waits for an answer: the shop" in shell.ok("show", "s1").out

@@ -108,3 +108,62 @@ def test_what_makes_no_decision(shell: Shell) -> None:
         assert words in done.err
         assert len(done.err.splitlines()) == 1
     assert len(shell.kinds("s1")) == before
+
+
+LATER = """
+from turnlog import tool
+from turnlog.tools import ToolResult
+
+@tool
+def measure(room: str) -> ToolResult:
+    "Have a room measured."
+    question, form = f"How large is {room}?", {"type": "number"}
+    return ToolResult.deferred("the caretaker goes there", question=question, answer_schema=form, by="cy")
+"""
+
+
+@pytest.mark.spec("T-11")
+def test_a_question_is_listed_and_answered_from_another_process(shell: Shell) -> None:
+    shell.write("later.py", LATER)
+    measure = {"toolCalls": [{"name": "measure", "arguments": {"room": "the hall"}}]}
+    model = shell.script(measure, "It has 21.5 m².")
+    asked = shell("run", "-m", model, "-t", "later.py", "-s", "s1", "How large is the hall?")
+    assert asked.code == 3
+    assert "measure asks: How large is the hall?; answer with: turnlog answer s1 " in asked.err
+    (waiting,) = shell.ok("answer", "s1", "--json").lines
+    call = waiting["asked"]["toolCallId"]
+    for inbox in (shell.ok("answer"), shell.ok("approve")):
+        assert f"{call} measure asks for cy: How large is the hall?" in inbox.out
+        assert "answer with: turnlog answer SESSION CALL TEXT" in inbox.err
+    wrong = shell.each(
+        [
+            ["answer", "s1", call],
+            ["answer", "s1", call, "large", "--value", "1"],
+            ["answer", "s1", call, "--value", "{"],
+            ["answer", "s1", call, "large"],
+            ["answer", "s1", "call_x", "large"],
+            ["answer", "--value", "1"],
+            ["answer", "s2"],
+        ]
+    )
+    for done, words in zip(
+        wrong,
+        [
+            "give the answer as TEXT, or as --value JSON",
+            "give the answer as TEXT, or as --value JSON",
+            "this is not JSON",
+            "this answer does not fit what was asked for",
+            f"call call_x does not wait for an answer; waiting: {call}",
+            "name the SESSION and the CALL",
+            "there is no session 's2'",
+        ],
+        strict=True,
+    ):
+        assert done.code in (1, 2) and words in done.err
+    assert shell.ok("answer", "s1", call, "--value", "21.5", "--by", "cy").out == "answered by cy\n"
+    assert shell.ok("answer").out == "no question waits\n"
+    assert (
+        shell.ok("resume", "s1", "-m", shell.script("It has 21.5 m²."), "-t", "later.py").out
+        == "It has 21.5 m².\n"
+    )
+    assert shell.ok("replay", "s1").out.startswith("identical")

@@ -411,6 +411,25 @@ async def test_a_process_without_the_agent_reads_and_controls_its_sessions(how: 
     assert [info.session_id for info in await store.sessions(parent="s")] == [branch.session_id]
 
 
+async def test_two_answers_at_the_same_time_wait_for_each_other() -> None:
+    store = MemoryStore()
+
+    @tool
+    def ask_desk(question: str) -> ToolResult:
+        """Ask the front desk."""
+        return ToolResult.deferred("the desk answers by mail", question=question)
+
+    calls = [call("ask_desk", question=question) for question in ("When?", "Where?", "Who?")]
+    agent = agent_of(Turn(tool_calls=calls), "Booked.", tools=[ask_desk], store=store)
+    await agent.run("Book a room.", session="s")
+    desks = [open_session(store, "s") for _ in calls]
+    asked = await desks[0].questions()
+    await asyncio.gather(*(desk.answer(one, "Yes.") for desk, one in zip(desks, asked, strict=True)))
+    done = await agent.resume("s")
+    assert done is not None and done.text == "Booked."
+    assert (await replay(store, "s")).identical
+
+
 async def test_a_session_without_an_agent_is_opened_on_a_store() -> None:
     wrong: Any = "sqlite:agent.db"
     with pytest.raises(AgentError, match="open_store"):

@@ -16,8 +16,7 @@ from turnlog.contract import AgentError, Store
 from turnlog.history import JsonlStore, SqliteStore, default_store_url
 from turnlog.loop import Agent, AgentConfig, Tool, load_config
 
-from ._app import check_session, json_option, store_option, store_url_of
-from ._hints import STORE
+from ._app import STORE, check_session, json_option, store_option, store_url_of
 
 _MADE_OF = {
     "model": "--model",

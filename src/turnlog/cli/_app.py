@@ -1,10 +1,14 @@
-"""The command group: options every command shares, and errors as one clear sentence."""
+"""The command group: the options that commands share, errors as one clear sentence, the standard streams, and
+the commands to type next."""
 
 from __future__ import annotations
 
 import asyncio
+import codecs
 import getpass
+import io
 import os
+import shlex
 import sys
 from collections.abc import Awaitable, Callable
 from pathlib import Path
@@ -15,9 +19,8 @@ from rich.console import Console
 
 from turnlog import __version__
 from turnlog.contract import AgentError, Store, encode, guard
-from turnlog.history import default_store_url, open_store
+from turnlog.history import default_store_url, open_store, show_url
 
-from ._streams import drop_output, prepare_streams
 from ._text import plain, plain_json, safe
 
 T = TypeVar("T")
@@ -39,23 +42,24 @@ class Commands(click.Group):
         "chat": "_chat",
         "run": "_run",
         "resume": "_run",
-        "approve": "_approve",
+        "approve": "_control",
+        "answer": "_control",
         "abort": "_control",
         "pause": "_control",
         "send": "_control",
         "sessions": "_log",
         "show": "_show",
-        "context": "_context",
-        "compact": "_context",
+        "context": "_log",
+        "compact": "_log",
         "replay": "_log",
         "fork": "_log",
-        "export": "_export",
-        "import": "_export",
-        "verify": "_export",
-        "redact": "_erase",
-        "purge": "_erase",
-        "delete": "_erase",
-        "doctor": "_doctor",
+        "export": "_store",
+        "import": "_store",
+        "verify": "_store",
+        "redact": "_store",
+        "purge": "_store",
+        "delete": "_store",
+        "doctor": "_store",
     }
 
     def list_commands(self, ctx: click.Context) -> list[str]:
@@ -251,3 +255,90 @@ def login() -> str:
         return getpass.getuser()
     except (OSError, KeyError):  # a container may run under a number that has no name
         return f"user {os.getuid()}" if hasattr(os, "getuid") else "unknown"
+
+
+_LOOKALIKES = {"·": "|", "→": "->", "✓": "ok", "✗": "no", "…": "...", "—": "-", "█": "#", "“": '"', "”": '"'}
+
+
+def prepare_streams() -> None:
+    """Before anything is opened or printed."""
+    _fill_gaps()
+    codecs.register_error("turnlog", _replace)
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(errors="turnlog")  # a terminal without UTF-8 shows a ? and not a traceback
+
+
+def drop_output() -> None:
+    """Nobody reads it, or it cannot be written: Python would complain again when it flushes at exit."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+
+
+def _fill_gaps() -> None:
+    # A file that is opened takes the number of a closed stream: a database must not be standard output.
+    for number in range(3):
+        try:
+            os.fstat(number)
+        except OSError:
+            os.open(os.devnull, os.O_RDWR)
+    for number, (name, mode) in enumerate((("stdin", "r"), ("stdout", "w"), ("stderr", "w"))):
+        if getattr(sys, name) is None:
+            setattr(sys, name, os.fdopen(number, mode, encoding="utf-8", closefd=False))
+
+
+def _replace(error: UnicodeError) -> tuple[str, int]:
+    if not isinstance(error, UnicodeEncodeError):
+        raise error
+    found = error.object[error.start : error.end]
+    return "".join(_LOOKALIKES.get(character, "?") for character in found), error.end
+
+
+STORE = "turnlog.store"
+"""Where a command keeps the URL of the store that an agent brought along."""
+
+_REPEATED = {
+    "agent_name": "--agent",
+    "model": "-m",
+    "base_url": "--base-url",
+    "config": "--config",
+    "tool_modules": "-t",
+    "store_url": "--store",
+}
+
+
+def go_on(session: str) -> str:
+    """The command that talks on in ``session``, as markup."""
+    return _with_agent(["turnlog", "chat", "--session", session])
+
+
+def resume(session: str) -> str:
+    """The command that continues the open run of ``session``, as markup."""
+    return _with_agent(["turnlog", "resume", session])
+
+
+def approve(session: str, call: str | None = None) -> str:
+    """The command that decides on a call, as markup."""
+    words = ["turnlog", "approve", session, *([call] if call else [])]
+    return safe(shlex.join(words)) + ("" if call else " CALL") + safe(_store())
+
+
+def answer(session: str, call: str | None = None) -> str:
+    """The command that answers a call, as markup."""
+    words = ["turnlog", "answer", session, *([call] if call else [])]
+    return safe(shlex.join(words)) + ("" if call else " CALL") + " TEXT" + safe(_store())
+
+
+def _with_agent(words: list[str]) -> str:
+    params: dict[str, Any] = click.get_current_context().params
+    for name, option in _REPEATED.items():
+        value: str | tuple[str, ...] | None = params.get(name)
+        for one in value if isinstance(value, tuple) else (value,):
+            if one:
+                words += [option, show_url(one) if name == "store_url" else one]
+    return safe(shlex.join(words)) + ("" if "model" in params else ", and the model and tools as before")
+
+
+def _store() -> str:
+    context = click.get_current_context()
+    url = context.params.get("store_url") or context.meta.get(STORE)
+    return f" {shlex.join(['--store', show_url(url)])}" if url else ""

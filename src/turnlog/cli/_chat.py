@@ -1,24 +1,43 @@
-"""``chat``: talk to an agent."""
+"""``chat``: talk to an agent; its keyboard, and its questions about calls that wait for approval."""
 
 from __future__ import annotations
 
 import asyncio
+import contextlib
+import difflib
+import importlib
+import os
+import re
+import select
+import signal
 import sys
+from collections.abc import Callable, Generator, Iterator
+from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import click
 
-from turnlog.contract import AgentError, ApprovalDecidedEntry, ApprovalRequestedEntry, RunResult
-from turnlog.loop import Agent, RunStream
+from turnlog.contract import (
+    AgentError,
+    ApprovalDecidedEntry,
+    ApprovalRequestedEntry,
+    JsonObject,
+    PendingApproval,
+    RunResult,
+)
+from turnlog.loop import Agent, Decision, RunStream
 
 from ._agent import agent_options, make_agent, session_options
-from ._app import WAITS, err, login, out, say_error
-from ._ask import Choice, ask
-from ._hints import go_on
-from ._keys import edit_lines, prompt_message, quiet_keys
-from ._run import exit_code, say_what_waits
-from ._text import safe
-from ._watch import watch
+from ._app import WAITS, err, go_on, login, out, say, say_error
+from ._run import exit_code, say_what_waits, watch
+from ._text import safe, short, whole
+
+try:
+    import termios
+except ImportError:  # Windows: a prompt is then a plain line
+    termios = None
+
 
 _ALWAYS = "always in this session"
 
@@ -155,3 +174,218 @@ class Chat:
                 if decided.note == _ALWAYS and decided.tool_call_id in names:
                     allowed.add(names[decided.tool_call_id])
         return allowed
+
+
+_PAIRS = (
+    ("old", "new"),
+    ("old_string", "new_string"),
+    ("old_str", "new_str"),
+    ("old_text", "new_text"),
+    ("search", "replace"),
+    ("before", "after"),
+)
+"""Names that tools give to the text before and after an edit."""
+_PATHS = ("path", "file_path", "file", "filename")
+_CONTENTS = ("content", "contents", "text", "file_text", "new_content")
+_LARGEST = 1_000_000  # bytes of a file that a new content is compared with
+
+_ANSWERS: dict[str, Decision] = {"y": "approve", "yes": "approve", "a": "abort", "abort": "abort"}
+_SESSION = ("s", "session", "always")
+_LATER = ("l", "later")
+_NO = re.compile(r"no?\b[\s,.:;-]*(?:because\b\s*)?(?P<why>.*)", re.IGNORECASE | re.DOTALL)
+
+
+@dataclass(frozen=True)
+class Choice:
+    """What a person decided. ``always``: the same for every call of this tool in this session."""
+
+    action: Decision
+    note: str | None = None
+    always: bool = False
+
+
+def ask(call: PendingApproval) -> Choice | None:
+    """Show a call and ask until it is decided; None when it is left for later."""
+    show_call(call)
+    say(
+        err,
+        f"[dim]y: yes · n: no, or no, because … · s: always yes to {safe(call.tool_name)} in this session · "
+        "a: abort the run · l: later[/]",
+    )
+    while True:
+        try:
+            given = prompt_anew("run it? ").strip()
+        except (EOFError, KeyboardInterrupt):
+            out.print()
+            return None
+        word = given.lower()
+        if word in _LATER:
+            return None
+        if word in _SESSION:
+            return Choice("approve", always=True)
+        if word in _ANSWERS:
+            return Choice(_ANSWERS[word])
+        if refused := _NO.fullmatch(given):
+            return Choice("deny", note=refused["why"].strip() or None)
+
+
+def show_call(call: PendingApproval) -> None:
+    """A call to the last character; what it changes in a text, as a diff. Only lines that a file here has
+    already are left out."""
+    why = f" [dim]{short(call.reason)}[/]" if call.reason else ""
+    shown, diff = _find_edit(call.arguments)
+    err.print(f"[magenta]{safe(call.tool_name)}[/] {whole(shown)}{why}")
+    for line in diff:
+        colour = {"+": "green", "-": "red", "@": "cyan"}.get(line[:1])
+        err.print(f"[{colour}]{safe(line)}[/]" if colour else safe(line))
+
+
+def _find_edit(arguments: JsonObject) -> tuple[JsonObject, list[str]]:
+    """The arguments that are no part of an edit, and the edit."""
+    for before, after in _PAIRS:
+        old, new = arguments.get(before), arguments.get(after)
+        if isinstance(old, str) and isinstance(new, str):
+            rest = {name: value for name, value in arguments.items() if name not in (before, after)}
+            return rest, list(_diff(old, new, context=len(old)))
+    for path in _PATHS:
+        for content in _CONTENTS:
+            named, new = arguments.get(path), arguments.get(content)
+            if isinstance(named, str) and isinstance(new, str):
+                old = _read(named)
+                if old is not None and old != new:
+                    rest = {name: value for name, value in arguments.items() if name != content}
+                    diff = list(_diff(old, new, context=3))
+                    left = len(new.split("\n")) - sum(line[:1] in (" ", "+") for line in diff)
+                    more = [f"({left} more lines are as in {named} on this machine)"] if left else []
+                    return rest, diff + more
+    return arguments, []
+
+
+def _diff(old: str, new: str, *, context: int) -> Iterator[str]:
+    lines = difflib.unified_diff(old.split("\n"), new.split("\n"), lineterm="", n=context)
+    for number, line in enumerate(lines):
+        if number > 1:  # behind the names of the files, which have none
+            yield line
+
+
+def _read(path: str) -> str | None:
+    """The text of a file of this machine, which is not always the one that the tool works on."""
+    try:
+        file = Path(path)
+        if not file.is_file() or file.stat().st_size > _LARGEST:
+            return None
+        return file.read_bytes().decode("utf-8")
+    except (OSError, ValueError):
+        return None
+
+
+_SETTLES = 0.03  # seconds in which the rest of a paste arrives
+
+
+def edit_lines() -> None:
+    """Arrow keys at the prompt, and a paste that waits for Enter, where Python was built with them."""
+    with contextlib.suppress(ImportError):
+        readline = importlib.import_module("readline")
+        can_paste = os.environ.get("TERM", "dumb") not in ("dumb", "unknown")
+        if can_paste and "libedit" not in (readline.__doc__ or ""):
+            readline.parse_and_bind("set enable-bracketed-paste on")
+
+
+def prompt(text: str) -> str:
+    """Read a line. Ctrl-C counts here and while a run is in progress; in between, when an answer has just
+    ended and the key is pressed a moment too late, it must not end the chat."""
+    try:
+        signal.signal(signal.SIGINT, signal.default_int_handler)
+        return input(text)
+    finally:
+        if sys.platform != "win32":  # there a run has no other way to hear of it
+            signal.signal(signal.SIGINT, signal.SIG_IGN)
+
+
+def prompt_anew(text: str) -> str:
+    """Read a line that was typed after the question was shown: what was typed before does not answer it."""
+    read_pending()
+    return prompt(text)
+
+
+def prompt_message(text: str, more: str, show: Callable[[str], None]) -> str:
+    """Read a message. What was pasted with its first line belongs to it: lines that are complete are shown
+    with ``show``, and one that is not is edited behind the prompt ``more``."""
+    said = prompt(text)
+    while rest := read_pending():
+        *lines, unfinished = rest.split("\n")
+        for line in lines:
+            show(line)
+            said += f"\n{line}"
+        if unfinished:
+            said += f"\n{_prompt_with(more, unfinished)}"
+    return said
+
+
+def _prompt_with(text: str, start: str) -> str:
+    """Read a line that begins with ``start``, which can still be changed where lines are edited."""
+    readline: Any = sys.modules.get("readline")
+    if readline is None:
+        return start + prompt(text + start)
+    readline.set_startup_hook(lambda: readline.insert_text(start))
+    try:
+        return prompt(text)
+    finally:
+        readline.set_startup_hook(None)
+
+
+def read_pending() -> str:
+    """What was typed or pasted and not read yet, with line breaks as ``\\n``."""
+    if termios is None:
+        return ""
+    found = b""
+    with _without(termios.ICANON | termios.ECHO) as changed:
+        while changed and select.select([sys.stdin], [], [], _SETTLES)[0]:
+            piece = os.read(sys.stdin.fileno(), 65536)
+            if not piece:
+                break
+            found += piece
+    text = found.decode("utf-8", "replace").replace("\r\n", "\n").replace("\r", "\n")
+    return text.replace("\x04", "").replace("\0", "")  # Ctrl-D pressed too early
+
+
+@contextlib.contextmanager
+def quiet_keys() -> Generator[None]:
+    """What is typed while an answer is printed is not mixed into it; the next prompt shows it."""
+    if termios is None:
+        yield
+        return
+    with _without(termios.ECHO):
+        yield
+
+
+@contextlib.contextmanager
+def _without(flags: int) -> Generator[bool]:
+    """The terminal without these modes, and as it was when we leave, also by a signal. False: no terminal."""
+    terminal = termios
+    assert terminal is not None
+    try:
+        before = terminal.tcgetattr(sys.stdin)
+    except (terminal.error, ValueError, OSError):
+        yield False
+        return
+
+    def restore() -> None:
+        with contextlib.suppress(terminal.error, OSError):
+            terminal.tcsetattr(sys.stdin, terminal.TCSANOW, before)
+
+    def ended(number: int, frame: object) -> None:
+        restore()
+        signal.signal(number, signal.SIG_DFL)
+        signal.raise_signal(number)
+
+    changed = [*before]
+    changed[3] = before[3] & ~flags
+    terminal.tcsetattr(sys.stdin, terminal.TCSANOW, changed)
+    others = {number: signal.signal(number, ended) for number in (signal.SIGTERM, signal.SIGHUP)}
+    try:
+        yield True
+    finally:
+        restore()
+        for number, action in others.items():
+            signal.signal(number, action or signal.SIG_DFL)

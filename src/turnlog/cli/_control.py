@@ -1,37 +1,211 @@
-"""``abort``, ``pause``, ``send``: reach a run that another process drives."""
+"""``approve``, ``answer``, ``abort``, ``pause``, ``send``: decide on the calls of a run and reach the run, in
+whichever process it is driven."""
 
 from __future__ import annotations
 
 import asyncio
-import os
-import socket
+import json
 import sys
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from time import monotonic
-from typing import Any
+from typing import Any, Literal
 
 import click
 
-from turnlog.contract import Entry, ModelInputEntry, Store
+from turnlog.contract import ApprovalDecided, Entry, ModelInputEntry, PendingApproval, Store
 from turnlog.history import SessionState
-from turnlog.loop import Agent, Session
+from turnlog.loop import Decision, PendingAnswer, StoredSession, open_session, pending_answers
 
 from ._agent import agent_option, load_agent
 from ._app import (
     FAILED,
+    approve,
+    check_session,
     err,
     json_option,
+    login,
     out,
     read_text,
+    resume,
     session_argument,
     store_option,
-    store_url_of,
+    with_store,
     write_json,
 )
-from ._hints import resume
-from ._text import safe
+from ._app import answer as answer_with
+from ._text import safe, short, whole
 
 _PATIENCE = 3.0  # seconds in which a run that was told to stop is expected to have stopped
+
+
+def _by_option(help: str) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
+    return click.option("--by", metavar="NAME", default=login, show_default="your login", help=help)
+
+
+# ── approvals ──
+
+
+@click.command("approve", short_help="Decide on calls that wait for approval.")
+@click.argument("session", required=False, callback=check_session)
+@click.argument("call", required=False)
+@click.option("--deny", "action", flag_value="deny", help="Do not run it; the model is told.")
+@click.option("--abort", "action", flag_value="abort", help="End the run.")
+@click.option("--modify", "arguments", metavar="JSON", help="Run it with these arguments instead.")
+@click.option("--note", metavar="TEXT", help="A note for the log; with --deny the model reads it.")
+@_by_option("Who decides, for the log.")
+@store_option
+@json_option
+def approve_command(
+    session: str | None,
+    call: str | None,
+    action: Literal["deny", "abort"] | None,
+    arguments: str | None,
+    note: str | None,
+    by: str,
+    store_url: str | None,
+    as_json: bool,
+) -> None:
+    """Let a call run, or not. Without CALL, list the calls of SESSION that wait for a human; without SESSION,
+    those of all sessions. `turnlog resume` then continues the run."""
+    changed: Any = _parse(arguments, "--modify")
+    if arguments is not None and not isinstance(changed, dict):
+        raise click.BadParameter("arguments are a JSON object", param_hint="--modify")
+    if changed is not None and action is not None:
+        raise click.UsageError(f"--modify and --{action} contradict each other; give one of them")
+    if session is None or call is None:
+        if changed is not None or action is not None or note is not None:
+            words = " ".join(["turnlog approve", *([session] if session else [])])
+            raise click.UsageError(f"name the CALL to decide on; {words} lists what waits")
+        _list_waiting(store_url, session, as_json)
+        return
+    chosen: Decision = "modify" if changed is not None else action or "approve"
+
+    async def work(store: Store) -> ApprovalDecided:
+        handle = open_session(store, session)
+        return await handle.decide(call, chosen, by=by, arguments=changed, note=note)
+
+    decided = with_store(store_url, work)
+    if as_json:
+        write_json(decided)
+        return
+    out.print(f"{decided.action} by {safe(by)}")
+    err.print(f"[dim]continue with: {resume(session)}[/]")
+
+
+def _list_waiting(store_url: str | None, session: str | None, as_json: bool) -> None:
+    """The inbox: calls to decide on, oldest first, and calls to answer."""
+
+    async def work(store: Store) -> tuple[list[PendingApproval], list[PendingAnswer]]:
+        asked = await (store.pending() if session is None else open_session(store, session).pending())
+        return asked, await pending_answers(store, session)
+
+    asked, questions = with_store(store_url, work)
+    if as_json:
+        for one in asked:
+            write_json(one if session is None else one.requested)
+        return
+    _show_calls(asked, session)
+    _show_questions(questions, session)
+    if not asked and not questions:
+        out.print("nothing waits" + (f" in {safe(session)}" if session is not None else ""))
+    if asked:
+        err.print(f"[dim]decide with: {approve(session or 'SESSION')}, or --deny, --modify JSON, --abort[/]")
+    if questions:
+        err.print(f"[dim]answer with: {answer_with(session or 'SESSION')}[/]")
+
+
+def _show_calls(asked: Sequence[PendingApproval], session: str | None) -> None:
+    indent = "" if session is not None else "  "
+    for one in asked:
+        if session is None:
+            when = one.requested_at[:16].replace("T", " ")
+            out.print(f"[bold]{safe(one.session_id)}[/] [dim]{when}[/]")
+        out.print(f"{indent}[magenta]{one.tool_call_id}[/] {safe(one.tool_name)} {whole(one.arguments)}")
+        if one.reason:
+            out.print(f"{indent}  [dim]{safe(one.reason)}[/]")
+
+
+def _parse(text: str | None, option: str) -> Any:
+    if text is None:
+        return None
+    try:
+        return json.loads(text)
+    except ValueError as error:
+        raise click.BadParameter(f"this is not JSON: {error}", param_hint=option) from error
+
+
+# ── answers from outside ──
+
+
+@click.command("answer", short_help="Answer calls that wait for an answer from outside.")
+@click.argument("session", required=False, callback=check_session)
+@click.argument("call", required=False)
+@click.argument("text", required=False)
+@click.option("--value", metavar="JSON", help="An answer that is not text: a number, a list, an object.")
+@click.option("--error", "failed", is_flag=True, help="The answer tells why the call failed.")
+@_by_option("Who answers, for the log.")
+@store_option
+@json_option
+def answer_command(
+    session: str | None,
+    call: str | None,
+    text: str | None,
+    value: str | None,
+    failed: bool,
+    by: str,
+    store_url: str | None,
+    as_json: bool,
+) -> None:
+    """Answer a call whose tool left the answer to others. Without CALL, list the questions of SESSION;
+    without SESSION, those of all sessions. TEXT may be - for standard input. `turnlog resume` then continues
+    the run."""
+    if session is None or call is None:
+        if value is not None or failed:
+            raise click.UsageError("name the SESSION and the CALL to answer; turnlog answer lists what waits")
+        _list_questions(store_url, session, as_json)
+        return
+    if (text is None) == (value is None):
+        raise click.UsageError("give the answer as TEXT, or as --value JSON")
+    content = _parse(value, "--value") if text is None else read_text(text)
+
+    async def work(store: Store) -> None:
+        await open_session(store, session).answer(call, content, is_error=failed, by=by)
+
+    with_store(store_url, work)
+    if as_json:
+        write_json({"sessionId": session, "toolCallId": call, "answeredBy": by})
+        return
+    out.print(f"answered by {safe(by)}")
+    err.print(f"[dim]continue with: {resume(session)}[/]")
+
+
+def _list_questions(store_url: str | None, session: str | None, as_json: bool) -> None:
+    found = with_store(store_url, lambda store: pending_answers(store, session))
+    if as_json:
+        for one in found:
+            write_json(one)
+        return
+    _show_questions(found, session)
+    if not found:
+        out.print("no question waits" + (f" in {safe(session)}" if session is not None else ""))
+    else:
+        err.print(f"[dim]answer with: {answer_with(session or 'SESSION')}[/]")
+
+
+def _show_questions(found: Sequence[PendingAnswer], session: str | None) -> None:
+    indent = "" if session is not None else "  "
+    for one in found:
+        if session is None:
+            out.print(f"[bold]{safe(one.session_id)}[/]")
+        to = f" [dim]for {safe(one.asked.by)}[/]" if one.asked.by else ""
+        out.print(
+            f"{indent}[magenta]{one.tool_call_id}[/] {safe(one.tool_name)} asks{to}: {safe(one.question)}"
+        )
+        if one.asked.answer_schema is not None:
+            out.print(f"{indent}  [dim]the answer fits {short(one.asked.answer_schema)}[/]")
+
+
+# ── runs in other processes ──
 
 
 def _options(command: Callable[..., Any]) -> Callable[..., Any]:
@@ -40,14 +214,14 @@ def _options(command: Callable[..., Any]) -> Callable[..., Any]:
     return command
 
 
-@click.command("abort", short_help="End a run, wherever it is driven.")
+@click.command("abort", short_help="End a run, in whichever process it is driven.")
 @session_argument
-@click.option("--reason", metavar="TEXT", default="aborted from the command line", help="Words for the log.")
+@click.option("--reason", metavar="TEXT", default="aborted from the command line", help="Why, for the log.")
 @_options
 def abort_command(session: str, reason: str, **options: Any) -> None:
     """End the open run of SESSION, also one that another process drives. The session is kept."""
 
-    async def work(handle: Session, reached: Reached) -> None:
+    async def work(handle: StoredSession, reached: Reached) -> None:
         await handle.abort(reason)
         ended = await reached.comes(lambda state: not state.is_open)
         reached.tell(
@@ -63,10 +237,10 @@ def abort_command(session: str, reason: str, **options: Any) -> None:
 def pause_command(session: str, **options: Any) -> None:
     """Pause the open run of SESSION before its next step, also one that another process drives.
 
-    The process lets go of it. The run stays open, and `turnlog resume` continues it.
+    That process lets go of the run, which stays open; `turnlog resume` continues it.
     """
 
-    async def work(handle: Session, reached: Reached) -> None:
+    async def work(handle: StoredSession, reached: Reached) -> None:
         await handle.pause()
         paused = await reached.comes(lambda state: state.paused or not state.is_open)
         if paused and not reached.state.is_open:
@@ -90,7 +264,7 @@ def send_command(session: str, text: str, **options: Any) -> None:
     """
     words = read_text(text)
 
-    async def work(handle: Session, reached: Reached) -> None:
+    async def work(handle: StoredSession, reached: Reached) -> None:
         await handle.send(words)
         added = [
             entry.seq
@@ -147,43 +321,29 @@ class Reached:
 
 def _reach(
     session: str,
-    work: Callable[[Session, Reached], Awaitable[None]],
+    work: Callable[[StoredSession, Reached], Awaitable[None]],
     *,
     agent_name: str | None,
     store_url: str | None,
     as_json: bool,
 ) -> None:
-    async def reach() -> None:
-        async with _agent(agent_name, store_url) as agent:
-            reached = Reached(agent.store, session, await agent.store.load(session), as_json)
-            if not reached.state.is_open:
-                last = f"; the last one {reached.state.status}" if reached.state.run_id else ""
-                err.print(f"no run is open in {safe(session)}{last}")
-                sys.exit(FAILED)
-            holder = await agent.store.holder(session)
-            reached.driver = _find_driver(holder.owner) if holder is not None else None
-            await work(agent.session(session), reached)
+    async def reach(store: Store, handle: StoredSession) -> None:
+        reached = Reached(store, session, await store.load(session), as_json)
+        if not reached.state.is_open:
+            last = f"; the last one {reached.state.status}" if reached.state.run_id else ""
+            err.print(f"no run is open in {safe(session)}{last}")
+            sys.exit(FAILED)
+        reached.driver = await handle.driver()
+        await work(handle, reached)
 
-    asyncio.run(reach())
-
-
-def _agent(name: str | None, store_url: str | None) -> Agent:
-    if name is None:
-        # No model is called here, and this one needs neither a key nor another package.
-        return Agent("openai-chat:none", store=store_url_of(store_url))
+    if agent_name is None:
+        with_store(store_url, lambda store: reach(store, open_session(store, session)))
+        return
     if store_url is not None:
         raise click.UsageError("--agent brings its own store; leave out --store")
-    return load_agent(name)
 
+    async def reach_by_agent() -> None:
+        async with load_agent(agent_name) as agent:
+            await reach(agent.store, agent.session(session))
 
-def _find_driver(owner: str) -> str | None:
-    """Who holds a session, for people; None when that process is gone."""
-    try:
-        host, pid, *_ = owner.rsplit("/", 4)
-        if host == socket.gethostname():
-            os.kill(int(pid), 0)
-    except ProcessLookupError:
-        return None
-    except (ValueError, OSError):
-        return owner
-    return f"process {pid} on {host}"
+    asyncio.run(reach_by_agent())

@@ -112,7 +112,7 @@ def _show_state(state: SessionState, entries: int) -> None:
         if call.awaits_human:
             what = "waits for approval"
         elif call.deferred is not None:
-            what = f"waits for an answer: {short(call.deferred.reason)}"
+            what = f"waits for an answer: {short(call.deferred.question or call.deferred.reason)}"
         else:
             what = "started, no result" if call.started else "not started"
         out.print(f"[yellow]open call[/] {call.call.tool_call_id} {safe(call.call.tool_name)}: {what}")

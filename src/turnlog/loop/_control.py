@@ -385,7 +385,7 @@ class RunControl:
         opened.steering.closed = True
         if await self._parts.store.tail(opened.session_id) is None:
             return None
-        await self._sessions.hold(opened, "outlast")
+        await self._sessions.hold(opened, "outlast", "control")
         folds = await self._sessions.open(opened, create=False)
         state = folds.session.state
         if state.run_id is None or not state.is_open or run_id not in (None, state.run_id):

@@ -28,10 +28,10 @@ that nobody renews any more."""
 LEASE_TTL = 30.0
 """Seconds that a lease outlives its holder."""
 
-Work: TypeAlias = Literal["run", "compact", "decide", "purge", "redact"]
+Work: TypeAlias = Literal["run", "compact", "control", "decide", "purge", "redact"]
 
-_BRIEF = ("decide", "purge", "redact")
-"""Work that is done in a moment: nobody is turned away for it, whatever he says about waiting."""
+_BRIEF = ("control", "decide", "purge", "redact")
+"""Work that is done in a moment: callers wait for it, also with ``on_busy="refuse"``."""
 _BRIEF_PATIENCE = 10.0
 WAIT_ADVICE = "wait in line: on_busy='wait', on the command line --wait"
 

@@ -33,7 +33,7 @@ from turnlog.widgets import Widget
 from ._abort import AbortScope, RunInterrupted, inside
 from ._folds import Folds
 from ._given import check_kind, check_named
-from ._lease import LEASE_TTL, OnBusy, SessionLease, check_writing
+from ._lease import LEASE_TTL, OnBusy, SessionLease, Work, check_writing
 from ._live import Steering
 from ._ports import Fact, Said, append_fact
 from ._recap import BackgroundRecap
@@ -238,9 +238,9 @@ class OpenSessions:
     def find(self, run_id: str) -> OpenRun | None:
         return next((run for run in self.runs.values() if run.run_id == run_id), None)
 
-    async def hold(self, opened: OpenRun, on_busy: OnBusy = "refuse") -> None:
+    async def hold(self, opened: OpenRun, on_busy: OnBusy = "refuse", work: Work = "run") -> None:
         """Become the session's writer. What is read from here on, nobody else changes."""
-        held = self._lease_of(opened, "wait" if self._on_busy == "wait" else on_busy)
+        held = self._lease_of(opened, "wait" if self._on_busy == "wait" else on_busy, work)
         try:
             with opened.scope:  # a run that waits in line can be aborted
                 await held.__aenter__()
@@ -248,7 +248,7 @@ class OpenSessions:
             raise stop.error from None
         opened.held = held
 
-    def _lease_of(self, opened: OpenRun, on_busy: OnBusy) -> SessionLease:
+    def _lease_of(self, opened: OpenRun, on_busy: OnBusy, work: Work = "run") -> SessionLease:
         return SessionLease(
             self._store,
             opened.session_id,
@@ -256,6 +256,7 @@ class OpenSessions:
             ttl=self._lease_ttl,
             on_busy=on_busy,
             on_lost=opened.scope.request,
+            work=work,
         )
 
     async def open(self, opened: OpenRun, *, create: bool, named: RunInput | None = None) -> Folds:
