@@ -290,13 +290,7 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def test_the_quickstart_runs_from_top_to_bottom(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    room: dict[str, Any] = {}
-    for block in blocks(page("docs/quickstart.md"), "python"):
-        if block.note.startswith("script: "):
-            turns = json.loads(block.note.removeprefix("script: "))
-            room["model"] = ScriptedModel([_turn(turn) for turn in turns])
-        # The line number of a failure is that of the page.
-        exec(compile("\n" * block.line + block.text, "docs/quickstart.md", "exec"), room)
+    room = run_page("docs/quickstart.md")
     shown = capsys.readouterr().out
     for words in (
         "completed Paris.",
@@ -330,6 +324,30 @@ def test_the_quickstart_runs_from_top_to_bottom(folder: Path, capsys: pytest.Cap
     assert asyncio.iscoroutinefunction(room["test_it_asks_about_the_weather"])
 
 
+def test_the_page_about_typed_answers_runs(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    run_page("docs/output.md")
+    shown = capsys.readouterr().out
+    for words in (
+        "1042 99.5\n['Ann', 'Bob']\n",
+        "Invoice(number=7, dollars=12.0)",
+        "so far: Invoice(number=7, dollars=None)",
+        "Ann takes over",
+    ):
+        assert words in shown, words
+
+
+def run_page(name: str) -> dict[str, Any]:
+    """Every block of a page, in order and in one room, with the scripts that it names."""
+    room: dict[str, Any] = {}
+    for block in blocks(page(name), "python"):
+        if block.note.startswith("script: "):
+            turns = json.loads(block.note.removeprefix("script: "))
+            room["model"] = ScriptedModel([_turn(turn) for turn in turns])
+        # The line number of a failure is that of the page.
+        exec(compile("\n" * block.line + block.text, name, "exec"), room)
+    return room
+
+
 def _turn(turn: Any) -> str | Turn:
     if isinstance(turn, str):
         return turn
@@ -339,4 +357,4 @@ def _turn(turn: Any) -> str | Turn:
 def test_the_tool_options_exist() -> None:
     listed = {name for row in table(page("docs/quickstart.md"), "option of `@tool`") for name in code(row[0])}
     assert listed <= set(ToolOptions.__annotations__)
-    assert set(ToolOptions.__annotations__) - listed == {"ends_run", "requires_agent"}
+    assert set(ToolOptions.__annotations__) - listed == {"requires_agent"}

@@ -56,7 +56,8 @@ def test_a_completed_run_has_a_text_and_an_output() -> None:
     assert (done.text, done.output) == ("1 + 2 is 3.", {"sum": 3})
     done.check()
     assert make("completed").text == ""
-    assert make("completed").output is None
+    assert make("completed", output_value=None).output is None
+    assert make("completed", final_assistant_message=ANSWERED).output == "1 + 2 is 3."
 
 
 @pytest.mark.parametrize(

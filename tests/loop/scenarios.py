@@ -308,6 +308,18 @@ async def decide(agent: Agent, action: str, **more: Any) -> None:
     await agent.decide(SESSION, asked.payload.tool_call_id, action, by="carol", **more)
 
 
+@dataclass
+class Invoice:
+    number: int
+    dollars: float
+
+
+async def structured_output(stage: Stage) -> None:
+    """The first answer has no amount; the second one has."""
+    agent = stage.agent(['{"number": 1042}', '{"number": 1042, "dollars": 99.5}'], output_type=Invoice)
+    await agent.run("Invoice 1042 is over 99.50 dollars.", session=SESSION)
+
+
 TRACES: dict[str, tuple[str, Callable[[Stage], Awaitable[None]]]] = {
     "G-1": ("no_tool", no_tool),
     "G-2": ("one_tool", one_tool),
@@ -324,5 +336,6 @@ TRACES: dict[str, tuple[str, Callable[[Stage], Awaitable[None]]]] = {
     "G-13": ("two_providers", two_providers),
     "G-14": ("notebook_over_a_fold", notebook_over_a_fold),
     "G-15": ("router_failover", router_failover),
+    "G-16": ("structured_output", structured_output),
     "G-17": ("forked", forked),
 }

@@ -40,6 +40,7 @@ FACTS = {
         "payload.limits.maxRepeatedFailures",
         "payload.limits.warnRepeatedFailures",
         "payload.modelParams",
+        "payload.outputSchema",  # sent to the provider; what checks an answer is code, not in the log
         "payload.retry",
         "payload.role",
         "payload.toolPolicy",

@@ -11,13 +11,14 @@ import textwrap
 import time
 from collections.abc import AsyncIterator
 from contextlib import aclosing
+from dataclasses import dataclass
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import pytest
 
-from turnlog import load_model
+from turnlog import Agent, ModelParams, load_model
 from turnlog.contract import (
     AgentError,
     DoneDelta,
@@ -50,6 +51,13 @@ except WeightsMissing as missing:
     WEIGHTS, WHY_NOT = None, str(missing)
 
 needs_model = pytest.mark.skipif(bool(WHY_NOT), reason=WHY_NOT)
+
+
+@dataclass
+class City:
+    name: Literal["Bern", "Paris"]
+    people: int
+
 
 WEATHER = ToolSpec(
     name="get_weather",
@@ -275,6 +283,15 @@ async def test_an_answer_is_held_to_its_schema(model: Model, protocol: str) -> N
     text = "".join(delta.payload.text_delta for delta in deltas if isinstance(delta, TextDelta))
     answer = json.loads(text)
     assert set(answer) == {"city", "people"} and answer["city"] in ("Bern", "Paris")
+
+
+@needs_model
+@pytest.mark.spec("L-10")
+async def test_a_run_gets_its_structured_output(model: Model) -> None:
+    agent = Agent(model, store="memory:", output_type=City, params=ModelParams(max_tokens=100))
+    result = await agent.run("Name a city.", session="s")
+    assert isinstance(result.output, City) and result.output.name in ("Bern", "Paris")
+    assert (await agent.session("s").replay()).identical
 
 
 @needs_model

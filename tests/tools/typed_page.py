@@ -8,6 +8,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import assert_type
 
+from turnlog import Agent, RunResult, RunStream
 from turnlog.tools import OutputType, Problems, Tool, ToolContext, ToolResult, tool
 
 
@@ -64,3 +65,28 @@ async def use(bank: Bank) -> None:
     assert_type(OutputType(list[Bank]).partial("["), list[Bank] | None)
     OutputType(Bank, check=lambda bank: bank.nmae)  # error: reportAttributeAccessIssue
     print(add.nmae)  # error: reportAttributeAccessIssue
+
+
+async def ask(model: str) -> None:
+    plain = Agent(model)
+    assert_type(await plain.run("Hello?"), RunResult[str])
+    assert_type((await plain.run("Read it.", output_type=Bank)).output, Bank)
+    assert_type((await plain.run("Read it.", output_type=list[Bank])).output, list[Bank])
+    assert_type(plain.run_sync("Read it.", output_type=OutputType(Bank)), RunResult[Bank])
+    bank = Agent(model, output_type=Bank)
+    assert_type(bank, Agent[Bank])
+    assert_type(await bank.run("Read it."), RunResult[Bank])
+    assert_type(await bank.session("s").run("Read it.", output_type=str), RunResult[str])
+    assert_type(await bank.resume("s"), RunResult[Bank] | None)
+    assert_type((await (await bank.start("Read it.")).result()).output, Bank)
+    print((await bank.run("Read it.")).output.nmae)  # error: reportAttributeAccessIssue
+    async with plain.run_stream("Read it.", output_type=Bank) as run:
+        assert_type(run, RunStream[Bank])
+        async for partial in run.partial:
+            assert_type(partial, Bank)
+    async with plain.run_stream("Say it.") as run:
+        async for text in run.partial:
+            assert_type(text, str)
+    await plain.run("Read it.", output_typ=Bank)  # error: reportCallIssue
+    either = await plain.run("Read it.", output_type=Bank | Counter)
+    print(either.output)

@@ -8,7 +8,7 @@ import sys
 from collections.abc import Callable
 from pathlib import Path
 from types import ModuleType
-from typing import Any
+from typing import Any, cast
 
 import click
 
@@ -134,7 +134,7 @@ def _url_of(store: Store) -> str | None:
             return None
 
 
-def load_agent(name: str) -> Agent:
+def load_agent(name: str) -> Agent[Any]:
     """The agent that ``MODULE:NAME`` or ``FILE.py:NAME`` names; without a name it is ``agent``."""
     place, _, attribute = name.partition(":")
     module = _load(place, "--agent")
@@ -143,7 +143,7 @@ def load_agent(name: str) -> Agent:
     if callable(found) and not isinstance(found, Agent):
         found = _guarded(found, f"{attribute}() in {place}", "--agent")
     if isinstance(found, Agent):
-        return found
+        return cast("Agent[Any]", found)
     others = [key for key, value in vars(module).items() if isinstance(value, Agent)]
     if found is None:
         known = f"; its agents: {', '.join(others)}" if others else ""

@@ -165,6 +165,7 @@ from .run import TRANSITIONS as TRANSITIONS
 from .run import Limits as Limits
 from .run import LoopLimits as LoopLimits
 from .run import ModelInvocationDescriptor as ModelInvocationDescriptor
+from .run import OutputMode as OutputMode
 from .run import RequestMetadata as RequestMetadata
 from .run import RetryPolicy as RetryPolicy
 from .run import RunInput as RunInput
@@ -192,6 +193,7 @@ from .sections import Section as Section
 from .sections import to_plain_text as to_plain_text
 from .sections import try_get_section as try_get_section
 from .sections import without_live_screen as without_live_screen
+from .tools import FINAL_ANSWER as FINAL_ANSWER
 from .tools import READ_ARTIFACT as READ_ARTIFACT
 from .tools import RECALL as RECALL
 from .tools import SpecificTool as SpecificTool

@@ -12,7 +12,7 @@ from msgspec.structs import force_setattr
 from ._base import JsonObject, P, Seq, Value, payload_type
 from .errors import ErrorInfo
 from .messages import Message, TextPart
-from .run import LoopLimits, ModelInvocationDescriptor, RetryPolicy, ToolPolicy
+from .run import LoopLimits, ModelInvocationDescriptor, OutputMode, RetryPolicy, ToolPolicy
 from .sections import Grain, LevelOfDetailSections
 from .tools import TokenUsage, ToolCallResult, ToolChoice, ToolSpec, ToolStatus
 
@@ -71,7 +71,8 @@ class RunStarted(Value, frozen=True, kw_only=True):
     """What the loop's decisions depend on, so that replay decides the same.
 
     ``widgets`` names those on the LiveScreen in their order; absent where they are at most ``notebook`` and
-    ``todo``, in this order.
+    ``todo``, in this order. ``output_mode`` says how the structured output is had; absent where the answer is
+    not checked. ``output_field`` is the field of the answer that holds it, where it is no object itself.
     """
 
     limits: _Limits
@@ -84,6 +85,8 @@ class RunStarted(Value, frozen=True, kw_only=True):
     system_prompt_override: str | None = None
     model_params: JsonObject | None = None
     output_schema: JsonObject | None = None
+    output_mode: OutputMode | None = None
+    output_field: str | None = None
     widgets: list[str] | None = None
     role: str | None = None
     trace_id: str | None = None
@@ -222,7 +225,7 @@ class ToolOutcome(Value, frozen=True, kw_only=True):
 
     ``authored`` says that the tool's author gave a grain; ``artifact`` names the blob that holds the whole
     output where the message shows a part of it. ``traceback`` is for people and never reaches a model;
-    ``usage`` is what the tool itself spent on models.
+    ``usage`` is what the tool itself spent on models; ``ends_run`` says that nothing is asked after it.
     """
 
     tool_call_id: str
@@ -235,6 +238,7 @@ class ToolOutcome(Value, frozen=True, kw_only=True):
     artifact: str | None = None
     traceback: str | None = None
     usage: TokenUsage | None = None
+    ends_run: bool | None = None
 
 
 class ToolResults(Value, frozen=True, kw_only=True):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Generic, Literal, TypeAlias, cast, get_args
 
-from msgspec import field
+from msgspec import UNSET, UnsetType, field
 
 from ._base import JsonObject, Value
 from .errors import AgentError, ErrorInfo
@@ -21,6 +21,10 @@ else:
     T = TypeVar("T")
 
 OutcomeUnknownPolicy: TypeAlias = Literal["model", "human"]
+
+OutputMode: TypeAlias = Literal["schema", "tool", "text"]
+"""How a run gets its structured output: the provider holds the answer to the schema, the model calls a tool
+with it, or it is asked in words."""
 
 
 class ToolPolicy(Value, frozen=True, kw_only=True):
@@ -45,7 +49,8 @@ class LoopLimits(Value, frozen=True, kw_only=True):
     room for the answer to the last of these. ``max_cost`` is in US dollars; a run whose cost is not known
     ends before its second call. When one call fails again and again in the same way, the model is told so
     after ``warn_repeated_failures`` of them (0: never), and the run ends as ``RunStalled`` after
-    ``max_repeated_failures`` (None: never).
+    ``max_repeated_failures`` (None: never). An answer that does not fit the output type is corrected by the
+    model at most ``max_corrections`` times.
     """
 
     max_iterations: int = 100
@@ -55,6 +60,7 @@ class LoopLimits(Value, frozen=True, kw_only=True):
     max_cost: float | None = None
     max_repeated_failures: int | None = 5
     warn_repeated_failures: int = 3
+    max_corrections: int = 3
 
 
 Limits: TypeAlias = LoopLimits
@@ -96,6 +102,8 @@ class RunInput(Value, frozen=True, kw_only=True):
     model_params: JsonObject | None = None
     agent_name: str | None = None
     output_schema: JsonObject | None = None
+    output_mode: OutputMode | None = None
+    output_field: str | None = None
     title: str | None = None
     session_metadata: JsonObject | None = None
     trace_id: str | None = None
@@ -107,8 +115,9 @@ class RunInput(Value, frozen=True, kw_only=True):
 
 
 class RunResult(Value, Generic[T], frozen=True, kw_only=True):
-    """What came of a run. ``output_value`` is the structured output where one was asked for; read it as
-    ``output``, which is never the absence of one."""
+    """What came of a run. ``output_value`` is the structured output where one was asked for, or what a tool
+    returned that ended the run; read it as ``output``, which is never the absence of one. Read
+    back from a log it is plain JSON."""
 
     session_id: str
     run_id: str
@@ -117,7 +126,7 @@ class RunResult(Value, Generic[T], frozen=True, kw_only=True):
     last_error: ErrorInfo | None = None
     usage: TokenUsage | None = None
     finish_reason: str | None = None
-    output_value: T | None = field(default=None, name="output")
+    output_value: T | UnsetType = field(default=UNSET, name="output")
 
     @property
     def text(self) -> str:
@@ -127,9 +136,10 @@ class RunResult(Value, Generic[T], frozen=True, kw_only=True):
 
     @property
     def output(self) -> T:
-        """The structured output. Raises ``AgentError`` when the run did not complete."""
+        """The structured output; of a run without an output type, its text. Raises ``AgentError`` when the
+        run did not complete."""
         self.check()
-        return cast("T", self.output_value)
+        return cast("T", self.text if self.output_value is UNSET else self.output_value)
 
     def check(self) -> None:
         """Raises the run's own error, or one that says what to do, unless the run completed."""

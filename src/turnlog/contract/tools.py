@@ -19,6 +19,10 @@ READ_ARTIFACT = "read_artifact"
 """Name of the built-in tool that reads an output that was kept apart."""
 
 
+FINAL_ANSWER = "final_answer"
+"""Name of the tool that a model gives its structured output with, where its provider takes no schema."""
+
+
 class ToolSpec(Value, frozen=True, kw_only=True):
     """What a model is told of a tool. Never carries anything needed to run it."""
 

@@ -11,6 +11,7 @@ from typing import Any, Self
 import msgspec
 
 from ..contract import (
+    FINAL_ANSWER,
     ApprovalDecided,
     ApprovalDecidedEntry,
     ApprovalRequested,
@@ -143,6 +144,12 @@ class SessionState:
     """How often in a row the newest failing call has failed with the same arguments."""
     failing: tuple[str, str] | None = None
     failed_round: int = 0
+    corrections: int = 0
+    """Answers of the run that did not fit its output type, and were sent back."""
+    rejection: str = ""
+    """What the newest of them was told, where it was a tool's result."""
+    final: tuple[str, str] | None = None
+    """The call whose result ends the run, and the text of that result."""
     # the session
     schema_version: int | None = None
     title: str | None = None
@@ -272,8 +279,8 @@ class SessionState:
         self.call_index = self.attempt = self.folds_since_failure = self.overflow_steps = 0
         self.calls = {id: call for id, call in self.calls.items() if not call.answered}
         self.input_pending = False
-        self.tool_rounds = self.calls_started = self.failures = self.failed_round = 0
-        self.failing = None
+        self.tool_rounds = self.calls_started = self.failures = self.failed_round = self.corrections = 0
+        self.failing = self.final = None
 
     def _end(self, entry: RunEndedEntry) -> None:
         self.paused = False
@@ -283,6 +290,8 @@ class SessionState:
 
     def _take_input(self, entry: ModelInputEntry) -> None:
         self.input_pending = True
+        if entry.payload.source == "correction":
+            self.corrections += 1
         self.has_images = self.has_images or may_hold_images(entry.payload.message)
         if not self.about[0] and entry.payload.message.role == "user":
             self.about = (entry.id, _first_words(entry.payload.message.text))
@@ -334,7 +343,7 @@ class SessionState:
         errors: dict[str, str] = meta.get("parse_errors", {})
         self.output = entry
         self.last_answer_at = entry.timestamp
-        self.open_call = self.failure = self.last_error = None
+        self.open_call = self.failure = self.last_error = self.final = None
         self.overflow_steps = 0
         self.calls = {
             part.payload.tool_call_id: CallState(part.payload, errors.get(part.payload.tool_call_id))
@@ -390,6 +399,11 @@ class SessionState:
             if call := self.calls.get(outcome.tool_call_id):
                 call.answered = True
                 self._note_failure(call, outcome.status == "failed")
+                if outcome.ends_run:
+                    self.final = (outcome.tool_call_id, _result_text(entry, outcome.tool_call_id))
+                elif outcome.error_code == "OutputInvalid" and outcome.tool_name == FINAL_ANSWER:
+                    self.corrections += 1
+                    self.rejection = _result_text(entry, outcome.tool_call_id)
             self._count(outcome.usage)
 
     def failures_with(self, call: CallState) -> int:
@@ -422,6 +436,11 @@ class SessionState:
 def signature_of(call: CallState) -> tuple[str, str]:
     """The same for calls of one tool with the same arguments."""
     return call.call.tool_name, call.call.raw_args_text or repr(call.call.arguments)
+
+
+def _result_text(entry: ToolResultsEntry, call_id: str) -> str:
+    parts = (part.payload for part in entry.payload.message.tool_results)
+    return next((part.text for part in parts if part.tool_call_id == call_id), "")
 
 
 def may_hold_images(message: Message) -> bool:

@@ -6,9 +6,9 @@ import asyncio
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AsyncExitStack
 from pathlib import Path
-from typing import Any, Self
+from typing import Any, Generic, Self, overload
 
-from typing_extensions import Unpack
+from typing_extensions import TypeVar, Unpack
 
 from turnlog.approvals import ApprovalPolicy, Approvals, Decision
 from turnlog.context import ContextManager, ContextOptions
@@ -44,21 +44,25 @@ from ._handle import Session
 from ._hooks import Hooks
 from ._loop import AgentLoop
 from ._open_sessions import SessionOptions
-from ._options import AnyInput, RunDefaults, RunOptions, check_params, read_choice
+from ._options import AnyInput, Out, OutputSpec, RunDefaults, RunOptions, check_params, read_choice
+from ._output import read_output_type
 from ._parts import LoopParts
 from ._shared import memory_tools, widget_tools
 from ._stream import Run, RunStream, SyncRunStream
 
+T = TypeVar("T", default=str)
 
-class Agent:
+
+class Agent(Generic[T]):
     """A model, a context and an environment; every turn it takes is a line in its store.
 
     ``model`` is a :class:`Model` or a name (``"local"``, ``"anthropic:claude-…"``), ``store`` a store or a
     URL (``memory:``, ``jsonl:DIR``, ``sqlite:FILE``, ``postgresql://…``; default: an SQLite file in the
     user's data directory). Nothing is opened before its use, and ``close`` closes what the agent opened.
     ``model_options`` configure a model given by name, ``params`` are sent with every call. ``deps`` are
-    handed to tools as ``ctx.deps``; with ``deps_type`` others are refused. With ``recap`` a model (True: the
-    same one) writes a recap in the background before the context has to be folded, and the fold uses it.
+    handed to tools as ``ctx.deps``; with ``deps_type`` others are refused. With ``output_type`` the output of
+    every run is a checked value of that type. With ``recap`` a model (True: the same one) writes a recap in
+    the background before the context has to be folded, and the fold uses it.
     ``context`` tunes the context, or makes another :class:`ContextManager` for each session.
     """
 
@@ -72,6 +76,7 @@ class Agent:
         store: Store | str | None = None,
         deps: Any = None,
         deps_type: Any = None,
+        output_type: OutputSpec[T] | None = None,
         runtime: Runtime | None = None,
         runtime_data: JsonObject | None = None,
         widgets: Sequence[Widget[Any]] | None = (),
@@ -118,6 +123,8 @@ class Agent:
             runtime_data=runtime_data,
             deps=deps,
             deps_type=deps_type,
+            output=read_output_type(output_type),
+            supports=self.model.supports,
             tool_names=lambda: registry.names,
             check_tools=registry.check_deps,
         )
@@ -188,72 +195,193 @@ class Agent:
 
     # ── running ──
 
-    def session(self, session: str | None = None) -> Session:
+    def session(self, session: str | None = None) -> Session[T]:
         """A session of this agent, by its name; a new one without. Nothing is read before it is used."""
         given.check_kind("session", session, str, "its name, as text")
         name = self.loop.parts.ids.session() if session is None else session
         return Session(self.loop, self._defaults, name)
 
+    @overload
     def run_stream(
-        self, text: AnyInput, *, session: str | None = None, **options: Unpack[RunOptions]
-    ) -> RunStream[str]:
+        self,
+        text: AnyInput,
+        *,
+        output_type: OutputSpec[Out],
+        session: str | None = None,
+        **options: Unpack[RunOptions],
+    ) -> RunStream[Out]: ...
+    @overload
+    def run_stream(
+        self,
+        text: AnyInput,
+        *,
+        output_type: None = None,
+        session: str | None = None,
+        **options: Unpack[RunOptions],
+    ) -> RunStream[T]: ...
+    def run_stream(
+        self,
+        text: AnyInput,
+        *,
+        output_type: Any = None,
+        session: str | None = None,
+        **options: Unpack[RunOptions],
+    ) -> RunStream[Any]:
         """A run that its reader drives: ``async with`` it, and iterate over its events or its ``text``.
 
         Leaving the block ends the run and keeps the session.
         """
-        return self.session(session).run_stream(text, **options)
+        return self.session(session).run_stream(text, output_type=output_type, **options)
 
+    @overload
     async def run(
         self,
         text: AnyInput,
         *,
+        output_type: OutputSpec[Out],
         session: str | None = None,
         check: bool = True,
         **options: Unpack[RunOptions],
-    ) -> RunResult[str]:
-        """Run to the end. Raises the run's ``AgentError``, with its ``result``, when it failed or was
-        aborted, unless ``check`` is False. A run that waits for a human is a result, not an error."""
-        return await self.session(session).run_stream(text, **options).result(check=check)
+    ) -> RunResult[Out]: ...
+    @overload
+    async def run(
+        self,
+        text: AnyInput,
+        *,
+        output_type: None = None,
+        session: str | None = None,
+        check: bool = True,
+        **options: Unpack[RunOptions],
+    ) -> RunResult[T]: ...
+    async def run(
+        self,
+        text: AnyInput,
+        *,
+        output_type: Any = None,
+        session: str | None = None,
+        check: bool = True,
+        **options: Unpack[RunOptions],
+    ) -> RunResult[Any]:
+        """Run to the end. With ``output_type`` the result's ``output`` is a checked value of it.
 
+        Raises the run's ``AgentError``, with its ``result``, when it failed or was aborted, unless ``check``
+        is False. A run that waits for a human is a result, not an error.
+        """
+        stream = self.session(session).run_stream(text, output_type=output_type, **options)
+        return await stream.result(check=check)
+
+    @overload
     def run_sync(
         self,
         text: AnyInput,
         *,
+        output_type: OutputSpec[Out],
         session: str | None = None,
         check: bool = True,
         **options: Unpack[RunOptions],
-    ) -> RunResult[str]:
+    ) -> RunResult[Out]: ...
+    @overload
+    def run_sync(
+        self,
+        text: AnyInput,
+        *,
+        output_type: None = None,
+        session: str | None = None,
+        check: bool = True,
+        **options: Unpack[RunOptions],
+    ) -> RunResult[T]: ...
+    def run_sync(
+        self,
+        text: AnyInput,
+        *,
+        output_type: Any = None,
+        session: str | None = None,
+        check: bool = True,
+        **options: Unpack[RunOptions],
+    ) -> RunResult[Any]:
         """``run`` for code without an event loop."""
         _check_no_loop("run_sync", "await agent.run(…)")
-        return asyncio.run(self.run(text, session=session, check=check, **options))
+        return asyncio.run(self.run(text, output_type=output_type, session=session, check=check, **options))
 
+    @overload
     def run_stream_sync(
-        self, text: AnyInput, *, session: str | None = None, **options: Unpack[RunOptions]
-    ) -> SyncRunStream[str]:
+        self,
+        text: AnyInput,
+        *,
+        output_type: OutputSpec[Out],
+        session: str | None = None,
+        **options: Unpack[RunOptions],
+    ) -> SyncRunStream[Out]: ...
+    @overload
+    def run_stream_sync(
+        self,
+        text: AnyInput,
+        *,
+        output_type: None = None,
+        session: str | None = None,
+        **options: Unpack[RunOptions],
+    ) -> SyncRunStream[T]: ...
+    def run_stream_sync(
+        self,
+        text: AnyInput,
+        *,
+        output_type: Any = None,
+        session: str | None = None,
+        **options: Unpack[RunOptions],
+    ) -> SyncRunStream[Any]:
         """``run_stream`` for code without an event loop: ``for text in agent.run_stream_sync(…).text``."""
         _check_no_loop("run_stream_sync", "async with agent.run_stream(…)")
-        return SyncRunStream(self.run_stream(text, session=session, **options))
+        return SyncRunStream(self.run_stream(text, output_type=output_type, session=session, **options))
 
+    @overload
     async def start(
-        self, text: AnyInput, *, session: str | None = None, **options: Unpack[RunOptions]
-    ) -> Run[str]:
+        self,
+        text: AnyInput,
+        *,
+        output_type: OutputSpec[Out],
+        session: str | None = None,
+        **options: Unpack[RunOptions],
+    ) -> Run[Out]: ...
+    @overload
+    async def start(
+        self,
+        text: AnyInput,
+        *,
+        output_type: None = None,
+        session: str | None = None,
+        **options: Unpack[RunOptions],
+    ) -> Run[T]: ...
+    async def start(
+        self,
+        text: AnyInput,
+        *,
+        output_type: Any = None,
+        session: str | None = None,
+        **options: Unpack[RunOptions],
+    ) -> Run[Any]:
         """A run in the background: it continues when its watchers leave, until it ends or the agent is
         closed. Any number of watchers read ``run.events(after=n)``."""
-        return await self.session(session).start(text, **options)
+        return await self.session(session).start(text, output_type=output_type, **options)
 
     async def submit(
-        self, text: AnyInput, *, session: str | None = None, **options: Unpack[RunOptions]
+        self,
+        text: AnyInput,
+        *,
+        output_type: OutputSpec | None = None,
+        session: str | None = None,
+        **options: Unpack[RunOptions],
     ) -> str:
         """Commit the first entries of a run and return its id; ``resume``, here or in another process,
         drives it."""
-        return await self.session(session).submit(text, **options)
+        return await self.session(session).submit(text, output_type=output_type, **options)
 
-    def resume_stream(self, session: str, *, deps: Any = None) -> RunStream[str]:
+    def resume_stream(self, session: str, *, deps: Any = None) -> RunStream[T]:
         """Continue the open run of a session, driven by the reader. No events come when no run is open."""
         return self.session(session).resume_stream(deps=deps)
 
-    async def resume(self, session: str, *, deps: Any = None, check: bool = True) -> RunResult[str] | None:
-        """Continue the run that a crash, a pause or a wait for approval left open; None when none is."""
+    async def resume(self, session: str, *, deps: Any = None, check: bool = True) -> RunResult[T] | None:
+        """Continue the run that a crash, a pause or a wait for approval left open; None when none is. For a
+        run with an output type of its own, use :meth:`Session.resume`."""
         return await self.session(session).resume(deps=deps, check=check)
 
     # ── while it runs ──

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import replace
 from typing import Any
 from weakref import WeakKeyDictionary
 
@@ -171,7 +172,7 @@ class RunControl:
         self,
         parts: LoopParts,
         sessions: OpenSessions,
-        make_runner: Callable[[OpenRun, Folds, JsonObject | None, Any], Runner],
+        make_runner: Callable[[OpenRun, Folds], Runner],
     ) -> None:
         self._parts = parts
         self._sessions = sessions
@@ -283,6 +284,9 @@ class RunControl:
                 f"this answer does not fit what was asked for: {'; '.join(problems)}; the call still waits",
             )
         answer = render(ToolResult(content=content, is_error=is_error), _ANSWER_LIMIT)
+        tool = self._parts.registry.get(call.call.tool_name)
+        if tool is not None and tool.ends_run and not is_error:
+            answer = replace(answer, ends_run=True)
         await runner.take_answer(call, answer, by)
 
     # ── control ──
@@ -394,7 +398,7 @@ class RunControl:
         if not self._parts.widgets and state.started is not None:
             # Without the run's agent, the widgets that its log names keep the screen true.
             folds.show(find_widgets(state.started.widgets, all_of_them=False))
-        runner = self._make_runner(opened, folds, None, None)
+        runner = self._make_runner(opened, folds)
         runner.take_over()
         return runner
 

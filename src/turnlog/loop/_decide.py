@@ -10,6 +10,7 @@ import msgspec
 
 from turnlog.context import MAX_OVERFLOW_STEPS
 from turnlog.contract import (
+    FINAL_ANSWER,
     AgentError,
     Entry,
     ErrorInfo,
@@ -18,6 +19,7 @@ from turnlog.contract import (
     ModelCallStartedEntry,
     ModelOutputEntry,
     RetryPolicy,
+    RunStarted,
     TokenUsage,
     ToolDeferredEntry,
     ToolResultsEntry,
@@ -55,6 +57,13 @@ class AwaitHuman(msgspec.Struct, frozen=True):
     calls: tuple[CallState, ...]
 
 
+class CheckOutput(msgspec.Struct, frozen=True):
+    """The answer is there: see whether it fits the output type, and end the run or have it corrected; with
+    ``last`` no correction is left."""
+
+    last: bool
+
+
 class EndRun(msgspec.Struct, frozen=True):
     error: ErrorInfo | None = None
 
@@ -63,7 +72,9 @@ class Nothing(msgspec.Struct, frozen=True):
     """No run, or none that is open."""
 
 
-Effect: TypeAlias = AbandonCall | CallModel | ShrinkContext | RunTools | AwaitHuman | EndRun | Nothing
+Effect: TypeAlias = (
+    AbandonCall | CallModel | ShrinkContext | RunTools | AwaitHuman | CheckOutput | EndRun | Nothing
+)
 
 
 def decide(state: SessionState) -> Effect:
@@ -80,15 +91,49 @@ def decide(state: SessionState) -> Effect:
         return RunTools(ready) if ready else AwaitHuman(tuple(state.awaiting))
     # A provider that paused its own work is simply asked to go on.
     paused = state.output is not None and state.output.payload.finish_reason == "pause"
-    answered = state.output is not None and not state.calls and not paused
+    answered = state.output is not None and (not state.calls or state.final is not None) and not paused
     if answered and not state.input_pending:
-        return EndRun()
+        return EndRun() if state.started.output_mode is None else _check_output(state, state.started)
+    if state.corrections > state.started.limits.max_corrections:
+        problems = [line[2:] for line in state.rejection.splitlines() if line.startswith("- ")]
+        return EndRun(output_invalid(state.corrections - 1, "; ".join(problems)))
     if state.output is None and not state.input_pending and not state.call_index:
         return EndRun(_error("ContextInvalidInput", "the run has no input to answer"))
     exceeded = check_limits(state, state.started.limits)
     if exceeded is not None:
         return EndRun(exceeded)
     return CallModel(state.call_index + 1, 1)
+
+
+def _check_output(state: SessionState, started: RunStarted) -> Effect:
+    """An answer that was stopped is never read as half of what was asked for."""
+    reason = state.output.payload.finish_reason if state.output is not None else ""
+    if state.final is None and reason in _UNFINISHED:
+        code, words = _UNFINISHED[reason]
+        said = state.output.payload.message.text.strip() if state.output is not None else ""
+        if said and reason == "refusal":
+            words = f"{words}; it said: {said[:200]}"
+        return EndRun(AgentError(code, words, meta={"finish_reason": reason}).to_info())
+    return CheckOutput(last=state.corrections >= started.limits.max_corrections)
+
+
+_UNFINISHED = {
+    "length": (
+        "OutputInvalid",
+        "the answer reached its length limit before the output was whole; raise max_tokens, or ask for less",
+    ),
+    "refusal": ("ModelRefused", "the model refused to give the output"),
+    "content_filter": ("ModelContentFiltered", "the provider withheld a part of the answer"),
+}
+
+
+def output_invalid(corrections: int, problems: str) -> ErrorInfo:
+    times = "1 correction" if corrections == 1 else f"{corrections} corrections"
+    return _error(
+        "OutputInvalid",
+        f"after {times} the answer still does not fit the output type; raise LoopLimits.max_corrections, "
+        f"simplify the type, or use another model. {problems}",
+    )
 
 
 def _after_failure(state: SessionState) -> Effect:
@@ -150,6 +195,8 @@ def _check_rounds(state: SessionState, limits: LoopLimits) -> ErrorInfo | None:
     """The limit that running the newest answer's calls would break: there is an answer to the last round."""
     if limits.max_tool_rounds is None or state.tool_rounds <= limits.max_tool_rounds:
         return None
+    if all(call.call.tool_name == FINAL_ANSWER for call in state.open_calls):
+        return None  # this is the answer to the last round
     return _error(
         "RunMaxToolRounds",
         f"the run used tools in {limits.max_tool_rounds} rounds, its limit, and asks for more; "

@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any, TypeAlias
 
 import msgspec
+from msgspec import UNSET
 
 from turnlog import events
 from turnlog.contract import (
@@ -36,6 +37,8 @@ from turnlog.contract import (
 )
 from turnlog.history import Session, SessionState
 from turnlog.observe import get_logger
+
+from ._output import output_in
 
 STRIDE = 1_000_000
 _LATER = 500_000
@@ -210,8 +213,8 @@ def events_of(entry: Entry, state: SessionState) -> list[RunEvent]:
     return tell(entry, state, at)
 
 
-def result_of(session_id: str, state: SessionState, *, output: Any = None) -> RunResult[Any]:
-    """What came of the newest run, as its log tells it."""
+def result_of(session_id: str, state: SessionState, output: Any = UNSET) -> RunResult[Any]:
+    """What came of the newest run, as its log tells it; without ``output`` that is plain JSON."""
     status = state.status
     answer = state.output.payload if state.output is not None else None
     return RunResult(
@@ -222,7 +225,7 @@ def result_of(session_id: str, state: SessionState, *, output: Any = None) -> Ru
         finish_reason=answer.finish_reason if answer is not None else None,
         last_error=state.ended.error if state.ended is not None else None,
         usage=state.usage,
-        output_value=output,
+        output_value=output_in(state) if output is UNSET else output,
     )
 
 

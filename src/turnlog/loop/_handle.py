@@ -5,9 +5,9 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Generic, Literal, overload
 
-from typing_extensions import Unpack
+from typing_extensions import TypeVar, Unpack
 
 from turnlog.approvals import Decision
 from turnlog.context import ContextView, explain
@@ -20,17 +20,20 @@ from turnlog.contract import (
     Message,
     PendingApproval,
     RunEvent,
+    RunInput,
     RunResult,
     Store,
 )
 from turnlog.history import AgentState, export_jsonl, messages_of, visible_entries
 from turnlog.models import Model, ModelConfig, ModelRequest
-from turnlog.tools import ToolExecutor, ToolRegistry
+from turnlog.tools import OutputType, ToolExecutor, ToolRegistry
 
 from . import _given as given
 from ._loop import AgentLoop
-from ._options import AnyInput, RunDefaults, RunOptions, said_by
+from ._options import AnyInput, Out, OutputSpec, RunDefaults, RunObjects, RunOptions, said_by
+from ._output import read_output_type, show_format
 from ._parts import LoopParts
+from ._ports import Said
 from ._replay import ReplayReport, replay
 from ._stored import (
     PendingAnswer,
@@ -41,6 +44,8 @@ from ._stored import (
     redact_entries,
 )
 from ._stream import Run, RunStream
+
+T = TypeVar("T", default=str)
 
 
 class StoredSession:
@@ -198,51 +203,112 @@ class StoredSession:
         await self._loop.delete(self.session_id, forks)
 
 
-class Session(StoredSession):
+class Session(StoredSession, Generic[T]):
     """A session of an agent: ``trip = agent.session("trip")``. Nothing is read before it is used."""
 
     def __init__(self, loop: AgentLoop, defaults: RunDefaults, session_id: str) -> None:
         super().__init__(loop, session_id)
         self._defaults = defaults
 
-    def run_stream(self, text: AnyInput, **options: Unpack[RunOptions]) -> RunStream[str]:
+    @overload
+    def run_stream(
+        self, text: AnyInput, *, output_type: OutputSpec[Out], **options: Unpack[RunOptions]
+    ) -> RunStream[Out]: ...
+    @overload
+    def run_stream(
+        self, text: AnyInput, *, output_type: None = None, **options: Unpack[RunOptions]
+    ) -> RunStream[T]: ...
+    def run_stream(
+        self, text: AnyInput, *, output_type: Any = None, **options: Unpack[RunOptions]
+    ) -> RunStream[Any]:
         """As :meth:`Agent.run_stream`."""
+        run, said, output = self._prepare(text, output_type, options)
+        objects = RunObjects(self._defaults.check_deps(options), output)
+        return self._loop.run_stream(
+            run, said=[said], instructions=self._defaults.instructions, objects=objects
+        )
+
+    def _prepare(
+        self, text: AnyInput, output_type: Any, options: RunOptions
+    ) -> tuple[RunInput, Said, OutputType[Any] | None]:
         said = said_by(text)
-        run = self._defaults.prepare(self.session_id, said.message, options, self._loop.parts.ids)
-        deps = self._defaults.check_deps(options)
-        return self._loop.run_stream(run, said=[said], instructions=self._defaults.instructions, deps=deps)
+        output = read_output_type(output_type, self._defaults.output)
+        run = self._defaults.prepare(self.session_id, said.message, options, self._loop.parts.ids, output)
+        if output is not None and run.output_mode == "text":
+            said = show_format(said, output)
+        return run, said, output
 
+    @overload
     async def run(
-        self, text: AnyInput, *, check: bool = True, **options: Unpack[RunOptions]
-    ) -> RunResult[str]:
+        self,
+        text: AnyInput,
+        *,
+        output_type: OutputSpec[Out],
+        check: bool = True,
+        **options: Unpack[RunOptions],
+    ) -> RunResult[Out]: ...
+    @overload
+    async def run(
+        self, text: AnyInput, *, output_type: None = None, check: bool = True, **options: Unpack[RunOptions]
+    ) -> RunResult[T]: ...
+    async def run(
+        self, text: AnyInput, *, output_type: Any = None, check: bool = True, **options: Unpack[RunOptions]
+    ) -> RunResult[Any]:
         """As :meth:`Agent.run`."""
-        return await self.run_stream(text, **options).result(check=check)
+        return await self.run_stream(text, output_type=output_type, **options).result(check=check)
 
-    async def start(self, text: AnyInput, **options: Unpack[RunOptions]) -> Run[str]:
+    @overload
+    async def start(
+        self, text: AnyInput, *, output_type: OutputSpec[Out], **options: Unpack[RunOptions]
+    ) -> Run[Out]: ...
+    @overload
+    async def start(
+        self, text: AnyInput, *, output_type: None = None, **options: Unpack[RunOptions]
+    ) -> Run[T]: ...
+    async def start(
+        self, text: AnyInput, *, output_type: Any = None, **options: Unpack[RunOptions]
+    ) -> Run[Any]:
         """As :meth:`Agent.start`."""
-        stream = self.run_stream(text, **options)
+        stream = self.run_stream(text, output_type=output_type, **options)
         await stream.commit()
         return Run(stream, self._loop.events)
 
-    async def submit(self, text: AnyInput, **options: Unpack[RunOptions]) -> str:
+    async def submit(
+        self, text: AnyInput, *, output_type: OutputSpec | None = None, **options: Unpack[RunOptions]
+    ) -> str:
         """As :meth:`Agent.submit`; returns the run's id."""
-        said = said_by(text)
-        run = self._defaults.prepare(self.session_id, said.message, options, self._loop.parts.ids)
+        run, said, _ = self._prepare(text, output_type, options)
         await self._loop.submit(run, said=[said], instructions=self._defaults.instructions)
         return run.run_id
 
-    def resume_stream(self, *, deps: Any = None) -> RunStream[str]:
+    @overload
+    def resume_stream(self, *, output_type: OutputSpec[Out], deps: Any = None) -> RunStream[Out]: ...
+    @overload
+    def resume_stream(self, *, output_type: None = None, deps: Any = None) -> RunStream[T]: ...
+    def resume_stream(self, *, output_type: Any = None, deps: Any = None) -> RunStream[Any]:
         """Continue the open run, driven by the reader. No events come when no run is open."""
         given = self._defaults.check_deps({"deps": deps})
-        return self._loop.resume_stream(self.session_id, deps=given)
+        output = read_output_type(output_type, self._defaults.output)
+        return self._loop.resume_stream(self.session_id, RunObjects(given, output))
 
-    async def resume(self, *, deps: Any = None, check: bool = True) -> RunResult[str] | None:
+    @overload
+    async def resume(
+        self, *, output_type: OutputSpec[Out], deps: Any = None, check: bool = True
+    ) -> RunResult[Out] | None: ...
+    @overload
+    async def resume(
+        self, *, output_type: None = None, deps: Any = None, check: bool = True
+    ) -> RunResult[T] | None: ...
+    async def resume(
+        self, *, output_type: Any = None, deps: Any = None, check: bool = True
+    ) -> RunResult[Any] | None:
         """Continue the run that a crash, a pause or a wait for approval left open, to its end; None when no
-        run is open. Raises the run's ``AgentError`` when it failed, unless ``check`` is False."""
-        async with self.resume_stream(deps=deps) as stream:
+        run is open. Raises the run's ``AgentError`` when it failed, unless ``check`` is False. A run that was
+        asked for an output checks it again: give its type, else the output is the plain JSON."""
+        async with self.resume_stream(output_type=output_type, deps=deps) as stream:
             return await stream.result(check=check) if not stream.is_over else None
 
-    async def fork(self, at: int | None = None, *, session: str | None = None) -> Session:
+    async def fork(self, at: int | None = None, *, session: str | None = None) -> Session[T]:
         """As :meth:`StoredSession.fork`, for the same agent."""
         branch = await super().fork(at, session=session)
         return Session(self._loop, self._defaults, branch.session_id)

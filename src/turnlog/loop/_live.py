@@ -20,12 +20,15 @@ from turnlog.contract import (
     ApprovalRequested,
     Clock,
     ErrorInfo,
+    JsonObject,
     Message,
     MessageDelta,
     ModelInvocationDescriptor,
     RequestMetadata,
     RetryPolicy,
+    RunStarted,
     StreamError,
+    ToolChoice,
     is_empty_answer,
     scrub,
 )
@@ -58,15 +61,33 @@ class LiveModel:
             messages,
             call.context.tool_specs,
             call.context.system_prompt,
-            tool_choice=_choice(call),
+            tool_choice=self._choice(call),
             system_prompt_content=_prompt_parts(call),
             invocation_state=call.state.started.invocation_state if call.state.started else None,
-            output_schema=call.state.started.output_schema if call.state.started else None,
+            output_schema=self._schema(call.state.started),
             request_metadata=call.metadata,
             **_params(call),
         )
         target = call.state.open_call.target if call.state.open_call else self._model.descriptor
         return deltas, LiveCollector(call.metadata.run_id, target)
+
+    def _schema(self, started: RunStarted | None) -> JsonObject | None:
+        if started is None or started.output_schema is None or started.output_mode in ("tool", "text"):
+            return None
+        # A run may be resumed with another model than it was started with; its answer is checked anyway.
+        held = started.output_mode is None or self._model.supports("output_schema")
+        return started.output_schema if held else None
+
+    def _choice(self, call: ModelCall) -> ToolChoice | None:
+        """A forced choice holds for the first call of a run: forcing it again would never let the run end.
+        A run that ends with a call is asked for one each time."""
+        started = call.state.started
+        choice = started.tool_choice if started else None
+        if choice is None and started is not None and started.output_mode == "tool":
+            return "required" if self._model.supports("forced_tool") else None
+        if choice is None or choice in ("auto", "none") or call.metadata.model_call_index == 1:
+            return choice
+        return None
 
     def plan_retry(self, error: ErrorInfo, attempt: int, policy: RetryPolicy) -> int | None:
         return plan_retry(error, attempt, policy, random.random())
@@ -89,15 +110,6 @@ def _params(call: ModelCall) -> dict[str, Any]:
     started = call.state.started
     given = (started.model_params if started else None) or {}
     return {name: value for name, value in given.items() if name != "role"}
-
-
-def _choice(call: ModelCall) -> Any:
-    """A forced choice holds for the first call of a run: forcing it again would never let the run end."""
-    started = call.state.started
-    choice = started.tool_choice if started else None
-    if choice is None or choice in ("auto", "none") or call.metadata.model_call_index == 1:
-        return choice
-    return None
 
 
 class LiveCollector:

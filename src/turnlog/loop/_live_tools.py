@@ -35,6 +35,7 @@ from turnlog.observe import get_logger
 from turnlog.tools import AgentInfo, Executor, Registry, ToolAnswer, ToolContext
 
 from ._abort import inside
+from ._output import LiveOutput, final_tool, is_final
 from ._ports import Answer, Ask, Finished, Judgement, Progress, Start, ToolNews
 from ._shared import SHARE, SessionShare
 
@@ -63,11 +64,13 @@ class LiveTools:
         executor: Executor,
         approvals: Approvals,
         world: ToolWorld,
+        output: LiveOutput,
     ) -> None:
         self._registry = registry
         self._executor = executor
         self._approvals = approvals
         self._world = world
+        self._output = output
         self._tasks: dict[str, tuple[CallState, asyncio.Task[ToolAnswer]]] = {}
         self._stopping = False
         self._news: asyncio.Queue[ToolNews] = asyncio.Queue()
@@ -81,9 +84,12 @@ class LiveTools:
         started = state.started
         if started is None:
             return []
-        return self._registry.offered(started.tool_policy, started.allowed_tools, started.tool_order)
+        offered = self._registry.offered(started.tool_policy, started.allowed_tools, started.tool_order)
+        return offered if started.output_mode != "tool" else [*offered, final_tool(started)]
 
     async def judge(self, call: CallState, state: SessionState) -> Judgement:
+        if is_final(call, state):
+            return Answer(await self._output.answer(call, state))
         request = _request(call)
         decided = call.decided
         if call.started is not None and decided is not None and decided.action in ("deny", "expire"):

@@ -30,6 +30,8 @@ from ._live import LiveHuman, LiveModel, LiveWorld
 from ._live_context import LiveContext
 from ._live_tools import LiveTools, ToolWorld
 from ._open_sessions import OpenRun, OpenSessions
+from ._options import NO_OBJECTS, RunObjects
+from ._output import LiveOutput, check_resumed
 from ._parts import LoopParts, check_humans
 from ._ports import Ports, Said
 from ._recap import BackgroundRecap
@@ -74,18 +76,18 @@ class AgentLoop:
         *,
         said: Sequence[Said] = (),
         instructions: str | None = None,
-        deps: Any = None,
+        objects: RunObjects = NO_OBJECTS,
     ) -> RunStream[Any]:
         """A run that its reader drives. Nothing happens before it is read or entered."""
         run = self._named(run)
 
         async def open() -> Drive:
             opened = await self.sessions.enter(run.session_id, run.run_id)
-            return await self._guarded(opened, self._start(opened, run, said, instructions, deps))
+            return await self._guarded(opened, self._start(opened, run, said, instructions, objects))
 
-        return RunStream(run.session_id, run.run_id, open, self.control.send)
+        return RunStream(run.session_id, run.run_id, open, self.control.send, objects.output)
 
-    def resume_stream(self, session_id: str, *, deps: Any = None) -> RunStream[Any]:
+    def resume_stream(self, session_id: str, objects: RunObjects = NO_OBJECTS) -> RunStream[Any]:
         """The run that a crash, a pause or a wait for approval left open, driven by its reader. No events
         come when no run is open."""
 
@@ -93,9 +95,9 @@ class AgentLoop:
             # Claimed before it is opened: a session that a run here is writing must not be read into.
             opened = await self.sessions.enter(session_id, f"resume of {session_id}")
             opened.steering.closed = True
-            return await self._guarded(opened, self._take_over(opened, deps))
+            return await self._guarded(opened, self._take_over(opened, objects))
 
-        return RunStream(session_id, None, open, self.control.send)
+        return RunStream(session_id, None, open, self.control.send, objects.output)
 
     async def submit(
         self, run: RunInput, *, said: Sequence[Said] = (), instructions: str | None = None
@@ -104,7 +106,7 @@ class AgentLoop:
         run = self._named(run)
         opened = await self.sessions.enter(run.session_id, run.run_id)
         try:
-            runner = await self._begin(opened, run, said, instructions, None)
+            runner = await self._begin(opened, run, said, instructions, NO_OBJECTS)
             await runner.flush()
             runner.outbox.close()
         finally:
@@ -131,13 +133,23 @@ class AgentLoop:
         return drive
 
     async def _start(
-        self, opened: OpenRun, run: RunInput, said: Sequence[Said], instructions: str | None, deps: Any
+        self,
+        opened: OpenRun,
+        run: RunInput,
+        said: Sequence[Said],
+        instructions: str | None,
+        given: RunObjects,
     ) -> Drive:
-        runner = await self._begin(opened, run, said, instructions, deps)
+        runner = await self._begin(opened, run, said, instructions, given)
         return self._drive(opened, runner, run.loop_limits.max_run_duration_ms)
 
     async def _begin(
-        self, opened: OpenRun, run: RunInput, said: Sequence[Said], instructions: str | None, deps: Any
+        self,
+        opened: OpenRun,
+        run: RunInput,
+        said: Sequence[Said],
+        instructions: str | None,
+        given: RunObjects,
     ) -> Runner:
         if not run.auto_create_session:
             await self.sessions.open(opened, create=False)  # a claim would make it
@@ -147,7 +159,7 @@ class AgentLoop:
         if instructions is not None and folds.session.state.system_prompt != instructions:
             folds.session.set_system_instruction(instructions)
         run = await self._with_runtime(run)
-        runner = self._runner(opened, folds, run.runtime_hints, deps)
+        runner = self._runner(opened, folds, run.runtime_hints, given)
         runner.begin(run, said)
         return runner
 
@@ -169,7 +181,7 @@ class AgentLoop:
             await runtime.connect()
             self._connected = True
 
-    async def _take_over(self, opened: OpenRun, deps: Any) -> Drive | None:
+    async def _take_over(self, opened: OpenRun, objects: RunObjects) -> Drive | None:
         folds = await self.sessions.open(opened, create=False)
         if not folds.session.state.is_open:
             return None
@@ -179,13 +191,14 @@ class AgentLoop:
         state = folds.session.state
         if state.run_id is None or not state.is_open:
             return None
+        check_resumed(state, objects.output)
         opened.run_id = state.run_id
         opened.steering.closed = False
         hints = None
         if self.parts.runtime is not None:
             await self._connect(self.parts.runtime)
             hints = await self.parts.runtime.get_hints()
-        runner = self._runner(opened, folds, hints, deps)
+        runner = self._runner(opened, folds, hints, objects)
         opened.runner = runner
         await self.control.queue.look(opened.session_id)  # messages sent while nobody drove it
         runner.take_over()
@@ -193,7 +206,13 @@ class AgentLoop:
         spent = time_spent(folds.session.entries, state.run_id) if limit is not None else 0
         return self._drive(opened, runner, limit, spent)
 
-    def _runner(self, opened: OpenRun, folds: Folds, hints: JsonObject | None, deps: Any) -> Runner:
+    def _runner(
+        self,
+        opened: OpenRun,
+        folds: Folds,
+        hints: JsonObject | None = None,
+        objects: RunObjects = NO_OBJECTS,
+    ) -> Runner:
         parts = self.parts
         recap = None
         if parts.recap is not None:
@@ -207,15 +226,17 @@ class AgentLoop:
             runtime=parts.runtime,
             sandbox=parts.runtime.sandbox if parts.runtime is not None else None,
             agent_name=parts.agent_name,
-            deps=deps,
+            deps=objects.deps,
             share=SessionShare(folds, parts.store),
         )
+        output = LiveOutput(objects.output)
         ports = Ports(
             model=LiveModel(parts.model, folds.pictures, parts.clock),
-            tools=LiveTools(parts.registry, parts.executor, parts.approvals, world),
+            tools=LiveTools(parts.registry, parts.executor, parts.approvals, world, output),
             human=LiveHuman(parts.approvals.handler, parts.clock),
             context=LiveContext(folds, parts.clock, hints, recap),
             world=LiveWorld(opened.session_id, parts.hooks, opened.scope, opened.steering),
+            output=output,
         )
         return Runner(folds.session, ports, parts.clock, opened.run_id, widgets=parts.widgets)
 

@@ -5,10 +5,15 @@ from __future__ import annotations
 import difflib
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any, TypeAlias, TypedDict, TypeVar
+from types import UnionType
+from typing import Any, TypeAlias, TypedDict
+
+from typing_extensions import TypeVar
 
 from turnlog.contract import (
+    FINAL_ANSWER,
     AgentError,
+    Feature,
     IdSource,
     Input,
     JsonObject,
@@ -24,12 +29,17 @@ from turnlog.contract import (
     ToolPolicy,
     user_message,
 )
-from turnlog.tools import check_deps
+from turnlog.tools import OutputType, check_deps
 
 from . import _given as given
+from ._output import choose_mode
 from ._ports import Said
 
 T = TypeVar("T")
+Out = TypeVar("Out", default=Any)
+
+OutputSpec: TypeAlias = type[Out] | OutputType[Out] | UnionType
+"""What a run may be asked for: a type, a union of types, or an ``OutputType`` with a check of its own."""
 
 _RESERVED = ("messages", "output_schema", "request_metadata", "system_prompt", "tool_choice", "tool_specs")
 """What a run puts into a model call itself."""
@@ -80,6 +90,17 @@ class RunOptions(TypedDict, total=False):
     system_prompt_content: Sequence[TextPart] | None
 
 
+@dataclass(frozen=True, slots=True)
+class RunObjects:
+    """What a run is given that no log can hold: the deps of its tools, and the type of its output."""
+
+    deps: Any = None
+    output: OutputType[Any] | None = None
+
+
+NO_OBJECTS = RunObjects()
+
+
 @dataclass(frozen=True, kw_only=True)
 class RunDefaults:
     """What every run of an agent starts from."""
@@ -94,10 +115,19 @@ class RunDefaults:
     runtime_data: JsonObject | None = None
     deps: Any = None
     deps_type: Any = None
+    output: OutputType[Any] | None = None
+    supports: Callable[[Feature], bool]
     tool_names: Callable[[], Sequence[str]] = tuple
     check_tools: Callable[[object], None] | None = None
 
-    def prepare(self, session_id: str, message: Message, options: RunOptions, ids: IdSource) -> RunInput:
+    def prepare(
+        self,
+        session_id: str,
+        message: Message,
+        options: RunOptions,
+        ids: IdSource,
+        output: OutputType[Any] | None = None,
+    ) -> RunInput:
         """The run as the loop takes it. Raises ``ConfigInvalid`` for an option that does not exist or is of
         the wrong type, and ``InvalidMessage`` for an input that cannot be said."""
         _check_names(options)
@@ -116,6 +146,14 @@ class RunDefaults:
         run_id = options.get("run_id")
         if run_id == "":
             raise AgentError("ConfigInvalid", "run_id is empty; leave it out, or give the run a name")
+        mode = None if output is None else choose_mode(output, self.supports)
+        if mode == "tool" and FINAL_ANSWER in self.tool_names():
+            raise AgentError(
+                "ConfigInvalid",
+                f"this agent has a tool named {FINAL_ANSWER!r}, the name that a model without output schemas "
+                "gives its structured output under; give your tool another",
+            )
+        schema = output.json_schema if output is not None and output.type is not str else None
         return RunInput(
             session_id=session_id,
             run_id=ids.run() if run_id is None else run_id,
@@ -140,12 +178,15 @@ class RunDefaults:
             ),
             system_prompt_content=_listed(options.get("system_prompt_content")),
             agent_name=self.name,
+            output_schema=schema,
+            output_mode=mode,
+            output_field=output.field if output is not None and schema is not None else None,
             title=given.check_kind("title", title, str, "text"),
             session_metadata=given.check_kind("metadata", metadata, dict, "a dict"),
         )
 
     def check_deps(self, options: RunOptions) -> Any:
-        """The run's deps. Raises ``ConfigInvalid`` when they are not of the agent's ``deps_type``."""
+        """The deps of a run. Raises ``ConfigInvalid`` when they are not of the agent's ``deps_type``."""
         deps = options.get("deps")
         deps = self.deps if deps is None else deps
         if self.deps_type is not None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import AsyncGenerator, Sequence
 from dataclasses import dataclass
-from typing import Literal, Protocol, TypeAlias
+from typing import Any, Literal, Protocol, TypeAlias
 
 import msgspec
 
@@ -233,6 +233,26 @@ class ContextPort(Protocol):
     ) -> LevelOfDetailSections | None: ...
 
 
+class Accepted(msgspec.Struct, frozen=True):
+    """The answer is of the output type, and this is its value."""
+
+    value: Any
+
+
+class Rejected(msgspec.Struct, frozen=True):
+    """The answer does not fit: what the model is told, or the end of the run when it may try no more."""
+
+    correction: str
+    error: ErrorInfo | None = None
+
+
+class OutputPort(Protocol):
+    async def check(self, state: SessionState, *, last: bool) -> Accepted | Rejected:
+        """Whether the newest answer is of the run's output type; with ``last`` no correction is left. Raises
+        ``HookFailed`` when a check of the user's does."""
+        ...
+
+
 HookPoint: TypeAlias = Literal["before_model", "after_model", "before_tool", "after_tool"]
 
 
@@ -270,3 +290,4 @@ class Ports:
     human: HumanPort
     context: ContextPort
     world: WorldPort
+    output: OutputPort

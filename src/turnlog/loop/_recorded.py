@@ -304,6 +304,7 @@ def _answer(part: ToolResultPart, outcome: ToolOutcome, events: list[WidgetEvent
         kept_as=outcome.artifact,
         usage=outcome.usage,
         traceback=outcome.traceback,
+        ends_run=bool(outcome.ends_run),
         events=events,
     )
 

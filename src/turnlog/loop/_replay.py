@@ -24,6 +24,7 @@ from turnlog.widgets import Widget
 
 from ._abort import RunLeft
 from ._folds import Folds, find_widgets
+from ._output import RecordedOutput
 from ._ports import Ports, Said
 from ._recorded import (
     RecordedClock,
@@ -151,6 +152,7 @@ async def _run_again(tape: Tape, folds: Folds, widgets: Sequence[Widget[Any]]) -
         human=RecordedHuman(tape),
         context=RecordedContext(tape, folds),
         world=RecordedWorld(tape),
+        output=RecordedOutput(tape),
     )
     runner = Runner(
         session,
@@ -202,6 +204,8 @@ def _input_of(tape: Tape, started: RunStartedEntry) -> tuple[RunInput, list[Said
         model_params=payload.model_params,
         agent_name=payload.agent_name,
         output_schema=payload.output_schema,
+        output_mode=payload.output_mode,
+        output_field=payload.output_field,
         role=payload.role,
         trace_id=payload.trace_id,
         invocation_state=payload.invocation_state,

@@ -11,6 +11,7 @@ from collections.abc import AsyncGenerator, Callable, Sequence
 from typing import Any, Literal, TypeAlias
 
 import msgspec
+from msgspec import UNSET
 
 from turnlog import events
 from turnlog.assembly import MessageSnapshot
@@ -29,6 +30,7 @@ from turnlog.contract import (
     RunInput,
     RunResult,
     RunStarted,
+    user_message,
 )
 from turnlog.history import CallState, Session
 from turnlog.tools import ToolAnswer
@@ -40,6 +42,7 @@ from ._decide import (
     AbandonCall,
     AwaitHuman,
     CallModel,
+    CheckOutput,
     EndRun,
     Nothing,
     RunTools,
@@ -49,7 +52,7 @@ from ._decide import (
 from ._events import Outbox, result_of
 from ._folds import names_to_record
 from ._model_phase import shrink_context, stage_answer, stage_call, stage_failure
-from ._ports import Collector, Finished, ModelCall, Ports, Progress, Restart, Said, append_fact
+from ._ports import Collector, Finished, ModelCall, Ports, Progress, Rejected, Restart, Said, append_fact
 from ._tool_phase import ToolQueue, aborted_by, answer_denied, check_aborted, skip_open_calls, stage_result
 
 IncomingAnswer: TypeAlias = "tuple[AsyncGenerator[MessageDelta, None], Collector]"
@@ -97,6 +100,8 @@ class Runner:
         self._scope = ports.world.scope
         self.outbox = Outbox(session, clock, run_id)
         self.result: RunResult[Any] | None = None
+        self._output: Any = UNSET
+        """The value of the structured output, of its own type, once it was accepted."""
         self._home = home or (lambda: session.session_id)
         """The session named in keys and digests; a replayed fork has its parent's for the past."""
         self._run_id = run_id
@@ -165,6 +170,8 @@ class Runner:
             case AbandonCall():
                 self._abandon()
                 return []
+            case CheckOutput():
+                return await self._check_output(effect)
             case EndRun():
                 # The answer is shown and safe before the run is closed: a last message may come.
                 if told := await self.flush():
@@ -198,6 +205,8 @@ class Runner:
                 system_prompt_override=run.system_prompt_override,
                 model_params=run.model_params,
                 output_schema=run.output_schema,
+                output_mode=run.output_mode,
+                output_field=run.output_field,
                 widgets=names_to_record(self._widgets),
                 role=run.role,
                 trace_id=run.trace_id,
@@ -257,7 +266,7 @@ class Runner:
         for said in self.ports.world.take_steering():
             self._add_input(said, "steering")
 
-    def _add_input(self, said: Said, source: Literal["user", "steering"]) -> None:
+    def _add_input(self, said: Said, source: Literal["user", "steering", "correction"]) -> None:
         if said.control is not None and said.control in self.session.state.controls:
             return  # delivered twice
         self.session.append_model_input(
@@ -423,6 +432,23 @@ class Runner:
 
     # ── ending ──
 
+    async def _check_output(self, order: CheckOutput) -> list[RunEvent]:
+        """Nothing is half an output: the answer is of the run's type, is corrected, or ends the run."""
+        if told := await self.flush():
+            return told
+        with self.ports.world.scope:
+            found = await self.ports.output.check(self.session.state, last=order.last)
+        if isinstance(found, Rejected):
+            if found.error is not None:
+                return await self._end(found.error)
+            self._add_input(Said(user_message(found.correction)), "correction")
+            return []
+        if self._take_steering():
+            return []
+        self._output = found.value
+        self.ports.world.close()
+        return await self._end(None)
+
     async def _end(self, error: ErrorInfo | None) -> list[RunEvent]:
         session = self.session
         status = "completed" if error is None else _ending(error.code)
@@ -473,7 +499,7 @@ class Runner:
             told = await self.flush()
         except AgentError as failure:
             return self._lost(failure.to_info())
-        return [*told, self._ended(result_of(self.session.session_id, self.session.state))]
+        return [*told, self._ended(result_of(self.session.session_id, self.session.state, self._output))]
 
     def _lost(self, error: ErrorInfo) -> list[RunEvent]:
         """The log cannot be written: the run ends at once, and the log is all that is left of it."""

@@ -14,11 +14,13 @@ from typing_extensions import TypeVar
 from turnlog import events
 from turnlog.assembly import MessageSnapshot
 from turnlog.contract import AgentError, RunEvent, RunResult
+from turnlog.tools import OutputType
 
 from ._abort import RunInterrupted, inside
 from ._hooks import Hooks
 from ._open_sessions import OpenRun
 from ._options import AnyInput, said_by
+from ._output import partial_values
 from ._ports import Said
 from ._runner import Runner
 
@@ -71,11 +73,13 @@ class RunStream(Generic[T]):
         run_id: str | None,
         open: Callable[[], Awaitable[Drive | None]],
         send: Callable[[str, Said], Awaitable[None]],
+        output: OutputType[T] | None = None,
     ) -> None:
         self.session_id = session_id
         self._run_id = run_id
         self._open = open
         self._send = send
+        self._output = output
         self._drive: Drive | None = None
         self._ready: deque[RunEvent] = deque()
         self._result: RunResult[T] | None = None
@@ -125,6 +129,17 @@ class RunStream(Generic[T]):
         again, what is repeated is left out; where the new answer differs, it starts on a new line. The
         texts of several answers, with tools in between, are parted by an empty line."""
         return _TextReader(self)
+
+    @property
+    def partial(self) -> AsyncIterator[T]:
+        """The structured output while it is being written, each time it has grown: unchecked, fields that
+        have not come are at their default, else None. The last one is the whole, checked output; none comes
+        when the run fails. Without an output type it is the text so far."""
+        return partial_values(_Reader(self), self._output, self._final)
+
+    def _final(self) -> T | None:
+        done = self._result is not None and self._result.status == "completed"
+        return self._result.output if self._result is not None and done else None
 
     @property
     def snapshot(self) -> MessageSnapshot | None:
@@ -416,6 +431,10 @@ class SyncRunStream(Generic[T]):
     def text(self) -> Iterator[str]:
         """The pieces of text that are left, as :attr:`RunStream.text`."""
         return self._read(self._stream.text)
+
+    @property
+    def partial(self) -> Iterator[T]:
+        return self._read(self._stream.partial)
 
     def result(self, *, check: bool = True) -> RunResult[T]:
         """Drive the run to its end, or return the result of one that is over."""

@@ -150,6 +150,7 @@ def stage_result(
         artifact=answer.kept_as,
         traceback=answer.traceback,
         usage=answer.usage,
+        ends_run=True if answer.ends_run else None,
     )
     meta = {"answered_by": by} if by else None
     session.append_tool_results(ToolResults(message=message, outcomes=[outcome]), meta=meta)

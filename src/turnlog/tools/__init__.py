@@ -7,7 +7,7 @@ from ._answer import Content, Deferral, ResultPart, ToolAnswer, ToolError, ToolR
 from ._context import AgentInfo, ProgressSink, ToolContext, check_deps
 from ._executor import ToolExecutor
 from ._options import NOT_RUN, Reconcile, ToolDefinition, ToolOptions
-from ._output import OutputType, Problems
+from ._output import OutputType, Problems, parse_answer
 from ._registry import Executor, Registry, ToolLike, ToolRegistry, Toolset, ToolSource, as_tool
 from ._render import ImageContent, render
 from ._schema import check_schema
@@ -41,6 +41,7 @@ __all__ = [
     "as_tool",
     "check_deps",
     "check_schema",
+    "parse_answer",
     "render",
     "tool",
 ]

@@ -114,7 +114,8 @@ class ToolAnswer:
     ``artifact`` holds the whole output when ``content`` shows only a part of it; the loop stores it, tells
     the model where with :meth:`noted` and puts its name into ``kept_as``. ``traceback`` is for humans and is
     never part of ``content``; ``cause`` is for debugging and reaches neither a model nor the log.
-    ``deferral`` is set when ``status`` is ``deferred``: such a call has no result yet.
+    ``deferral`` is set when ``status`` is ``deferred``: such a call has no result yet. With ``ends_run`` the
+    run ends once this is in the log.
     """
 
     status: AnswerStatus
@@ -128,6 +129,7 @@ class ToolAnswer:
     events: list[WidgetEvent] = field(default_factory=list[WidgetEvent])
     usage: TokenUsage | None = None
     deferral: Deferral | None = None
+    ends_run: bool = False
     traceback: str | None = None
     retryable: bool = False
     cause: BaseException | None = field(default=None, repr=False, compare=False)

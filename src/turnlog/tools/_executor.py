@@ -98,7 +98,7 @@ class ToolExecutor:
         try:
             tool, arguments, bound = self._checked(call)
             self._require(tool, ctx)
-            answer = await self._attempts(tool, arguments, bound, ctx)
+            answer = _ending(tool, await self._attempts(tool, arguments, bound, ctx))
         except Exception as error:
             answer = failure(call.tool_name, error)
         if answer.traceback is not None:
@@ -142,7 +142,7 @@ class ToolExecutor:
                 tool_name=tool.name, tool_call_id=ctx.tool_call_id, raw_arguments="", arguments=arguments
             )
             return await self.execute(again, changed(ctx, attempt=ctx.attempt + 1))
-        return answer
+        return _ending(tool, answer)
 
     async def close(self) -> None:
         """Tell every call under way to stop."""
@@ -298,6 +298,10 @@ class ToolExecutor:
             signals.discard(signal)
             if not signals and self._signals.get(call_id) is signals:
                 del self._signals[call_id]
+
+
+def _ending(tool: Tool, answer: ToolAnswer) -> ToolAnswer:
+    return replace(answer, ends_run=True) if tool.ends_run and answer.status == "success" else answer
 
 
 def _set(signal: asyncio.Future[str], reason: str) -> None:

@@ -3,11 +3,12 @@ it while it is still being written."""
 
 from __future__ import annotations
 
+import inspect
 import re
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import TYPE_CHECKING, Any, Generic, TypeVar, overload
+from typing import TYPE_CHECKING, Any, Generic, TypeAlias, TypeVar, overload
 
 from turnlog.contract import JsonObject, JsonValue, parse_arguments
 
@@ -36,11 +37,15 @@ class Problems:
     @property
     def correction(self) -> str:
         """What the model is told, so that its next answer fits."""
+        return self.told("Answer again with one JSON value that fits the schema, and nothing else.")
+
+    def told(self, again: str) -> str:
+        """The same, with other words for what to do."""
         lines = "\n".join(f"- {error}" for error in self.errors)
-        return (
-            f"Your answer does not fit the required output:\n{lines}\n"
-            "Answer again with one JSON value that fits the schema, and nothing else."
-        )
+        return f"Your answer does not fit the required output:\n{lines}\n{again}"
+
+
+Check: TypeAlias = "Callable[[T], str | Awaitable[str | None] | None]"
 
 
 class OutputType(Generic[T]):
@@ -48,17 +53,15 @@ class OutputType(Generic[T]):
     list, or a plain type.
 
     ``check`` may look at a value that fits the type: it returns what is wrong with it in words for the model,
-    or raises ``ValueError`` or ``ToolError`` with them; None when it is good. Raises ``ConfigInvalid`` for a
-    type that has no JSON schema, naming the field.
+    or raises ``ValueError`` or ``ToolError`` with them; None when it is good. It may be async. Raises
+    ``ConfigInvalid`` for a type that has no JSON schema, naming the field.
     """
 
     @overload
-    def __init__(self, type_: type[T], *, check: Callable[[T], str | None] | None = None) -> None: ...
+    def __init__(self, type_: type[T], *, check: Check[T] | None = None) -> None: ...
     @overload
-    def __init__(
-        self: OutputType[Any], type_: Any, *, check: Callable[[Any], str | None] | None = None
-    ) -> None: ...
-    def __init__(self, type_: Any, *, check: Callable[[Any], str | None] | None = None) -> None:
+    def __init__(self: OutputType[Any], type_: Any, *, check: Check[Any] | None = None) -> None: ...
+    def __init__(self, type_: Any, *, check: Check[Any] | None = None) -> None:
         self.type = type_
         self.name: str = getattr(type_, "__name__", None) or str(type_)
         self._check = check
@@ -66,27 +69,52 @@ class OutputType(Generic[T]):
         self._is_object = _is_object(self._typed.schema)
         self.json_schema: JsonObject = self._typed.schema if self._is_object else _wrapped(self._typed.schema)
         """The schema of the answer, always an object: a type that is none is wrapped in one."""
+        self.field = None if self._is_object else WRAPPED
+        """The field of the answer that holds the value, where it is wrapped."""
 
     def __repr__(self) -> str:
         return f"OutputType({self.name})"
 
     def validate(self, answer: JsonValue) -> T | Problems:
         """An answer, as JSON text or as the arguments of a call, turned into the type; or what is wrong with
-        it. Raises nothing."""
+        it. Raises nothing. An async ``check`` is left out: :meth:`checked` makes it."""
+        found = self._typed_value(answer)
+        if isinstance(found, Problems) or self._check is None or inspect.iscoroutinefunction(self._check):
+            return found
+        try:
+            words = self._check(found)
+        except (ValueError, ToolError) as error:
+            words = _words(error)
+        return found if words is None else Problems((clean(str(words)),))
+
+    async def checked(self, answer: JsonValue) -> T | Problems:
+        """As :meth:`validate`, with a ``check`` of either kind. Raises what it raises, but for ``ValueError``
+        and ``ToolError``."""
+        found = self._typed_value(answer)
+        if isinstance(found, Problems) or self._check is None:
+            return found
+        try:
+            words = self._check(found)
+            words = await words if inspect.isawaitable(words) else words
+        except (ValueError, ToolError) as error:
+            words = _words(error)
+        return found if words is None else Problems((clean(str(words)),))
+
+    def _typed_value(self, answer: JsonValue) -> Any:
         value = answer
         if isinstance(answer, str):
-            value, problem = _parse(answer)
+            value, problem = parse_answer(answer)
             if problem is not None:
                 # Text that is no JSON may itself be the value, when the type is text.
-                bare = None if self._is_object else self._checked(answer)
+                bare = None if self._is_object else self._fitted(answer)
                 return Problems((problem,)) if bare is None or isinstance(bare, Problems) else bare
         if not self._is_object and isinstance(value, dict) and set(value) == {WRAPPED}:  # pyright: ignore[reportUnknownArgumentType]
-            found = self._checked(value[WRAPPED])
+            found = self._fitted(value[WRAPPED])
             if not isinstance(found, Problems):
                 return found
-            bare = self._checked(value)
+            bare = self._fitted(value)
             return found if isinstance(bare, Problems) else bare
-        return self._checked(value)
+        return self._fitted(value)
 
     def partial(self, text: str) -> T | None:
         """What an answer that is still being written says so far, as an unchecked value of the type: a field
@@ -100,15 +128,13 @@ class OutputType(Generic[T]):
             found = found.get(WRAPPED)  # pyright: ignore[reportUnknownMemberType, reportUnknownVariableType]
         return None if found is None else build(self.type, found)
 
-    def _checked(self, value: JsonValue) -> T | Problems:
+    def _fitted(self, value: JsonValue) -> T | Problems:
         found, errors = self._typed.check(value)
-        if not errors and self._check is not None:
-            try:
-                words = self._check(found)
-            except (ValueError, ToolError) as error:
-                words = str(error) or type(error).__name__
-            errors = [] if words is None else [words]
         return Problems(tuple(clean(error) for error in errors)) if errors else found
+
+
+def _words(error: Exception) -> str:
+    return str(error) or type(error).__name__
 
 
 def _wrapped(schema: JsonObject) -> JsonObject:
@@ -123,7 +149,8 @@ def _wrapped(schema: JsonObject) -> JsonObject:
     return normalise(whole)
 
 
-def _parse(text: str) -> tuple[JsonValue, str | None]:
+def parse_answer(text: str) -> tuple[JsonValue, str | None]:
+    """The JSON value of an answer, with or without a fence around it; or what is wrong with it."""
     fenced = _FENCE.fullmatch(text)
     body = fenced.group(1) if fenced else text
     if not body.strip():

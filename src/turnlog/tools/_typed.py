@@ -9,6 +9,7 @@ import inspect
 import sys
 import types
 import typing
+from collections.abc import Callable
 from typing import Annotated, Any, NotRequired, Required, Union, cast, get_args, get_origin
 
 import msgspec
@@ -312,9 +313,10 @@ _HOLDABLE = "text, numbers, lists, dicts, a dataclass, a TypedDict, or a pydanti
 def _no_schema(type_: Any, error: Exception) -> str:
     """What is wrong with a type, in words: which field of it, and what to use in its place."""
     words = str(error).split("\n\nFor further information", 1)[0]
-    if not isinstance(error, PydanticUserError) or error.code != "schema-for-unknown-type":
-        return f"has no JSON schema: {words}"
     found, where = _culprit(type_)
+    unknown = isinstance(error, PydanticUserError) and error.code == "schema-for-unknown-type"
+    if not unknown and not where:
+        return f"has no JSON schema: {words}"
     return (
         f"{where}is of type {_named(found)}, and no JSON schema can be made of that: a model cannot send "
         f"such a value; use {_HOLDABLE}"
@@ -324,12 +326,16 @@ def _no_schema(type_: Any, error: Exception) -> str:
 def _culprit(type_: Any) -> tuple[Any, str]:
     """The innermost field whose type has no schema, and the words that lead to it."""
     fields: dict[str, Any] = {}
-    if dataclasses.is_dataclass(type_) or typing.is_typeddict(type_):
+    if get_origin(type_) is Annotated:
+        return _culprit(get_args(type_)[0])
+    is_struct = _is_struct(type_)
+    has_schema: Callable[[Any], object] = msgspec.json.schema if is_struct else TypeAdapter
+    if dataclasses.is_dataclass(type_) or typing.is_typeddict(type_) or is_struct:
         with contextlib.suppress(Exception):
             fields = typing.get_type_hints(cast("type[Any]", type_))
     for name, hint in fields.items():
         try:
-            TypeAdapter(hint)
+            has_schema(hint)
         except Exception:
             found, where = _culprit(hint)
             return found, f"has a field {name!r} that {where}"
