@@ -146,6 +146,8 @@ class RunDefaults:
         run_id = options.get("run_id")
         if run_id == "":
             raise AgentError("ConfigInvalid", "run_id is empty; leave it out, or give the run a name")
+        if session_id == "":
+            raise AgentError("ConfigInvalid", "session is empty; leave it out, or give the session a name")
         mode = None if output is None else choose_mode(output, self.supports)
         if mode == "tool" and FINAL_ANSWER in self.tool_names():
             raise AgentError(
