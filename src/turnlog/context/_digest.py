@@ -143,36 +143,59 @@ def grain_of(unit: ResultsUnit, call_id: str, grain: Grain, vocabulary: Vocabula
     return made.summary if grain == "summary" else made.gist
 
 
-_LEAST = 80
-"""Bytes below which a line says too little to keep."""
+_LEAST = 120
+"""Bytes below which a line says too little to keep: lines are put together until each has as much."""
 
 _LEAST_WORDS = 40
 """Bytes of words that a line keeps of what it stands for, however little room there is."""
 
 _USER_LEAST = 200
 
-_USER_SHARE, _USER_FLOOR = 4, 1_200
+_USER_SHARE, _USER_FLOOR = 12, 600
 """What the user's words may take verbatim: one part in so many of the room, and so many bytes in any case."""
 
 _COUNTED = re.compile(r"\d+ lines(?:: |$)")
 """How lines of stretches that were left out began before they had nothing but words."""
 
 
-def shrink_lines(lines: Sequence[Line], vocabulary: Vocabulary, limit: int) -> list[Line]:
+def shrink_lines(lines: Sequence[Line], limit: int) -> list[Line]:
     """``lines`` in about ``limit`` bytes.
 
     What the user said is verbatim while it takes a part of that; of more than that the first line and the
-    newest stay, and of the others their rarest words. Other lines are cut, then the oldest become one line
-    for each stretch.
+    newest stay. Of all others the words stay that no line before them holds, figures and names first, and
+    where there are too many lines for the room, neighbours become one.
     """
     verbatim = max(limit // _USER_SHARE, _USER_FLOOR)
     if sum(_size(line) for line in lines if line.is_user) > verbatim:
         lines = _lower_words(lines, verbatim)
     room = limit - sum(_size(line) for line in lines if line.is_user)
     share = level([_size(line) for line in lines if not line.is_user], room)
-    if share >= _LEAST:
-        return [line if line.is_user else _shorten(line, vocabulary, share) for line in lines]
-    return _drop_oldest(lines, vocabulary, room)
+    if share < _LEAST:
+        lines = _put_together(lines, room)
+        share = level([_size(line) for line in lines if not line.is_user], room)
+    told = Vocabulary()
+    shrunk: list[Line] = []
+    for line in lines:
+        shrunk.append(line if line.is_user else _shorten(line, told, share))
+        told.add(line.text)
+    return shrunk
+
+
+def _put_together(lines: Sequence[Line], room: int) -> list[Line]:
+    """Neighbours as one line, so many that each has its least; the user's own lines stay apart."""
+    count = sum(not line.is_user for line in lines)
+    several = -(-count * _LEAST // max(room, _LEAST))
+    result: list[Line] = []
+    for is_user, run in groupby(lines, lambda line: line.is_user):
+        found = list(run)
+        if is_user:
+            result += found
+            continue
+        for at in range(0, len(found), several):
+            first, *more = found[at : at + several]
+            text = "\n".join(map(_words_of, (first, *more)))
+            result.append(Line(first.first_seq, more[-1].last_seq, "omitted", text) if more else first)
+    return result
 
 
 def _lower_words(lines: Sequence[Line], limit: int) -> list[Line]:
@@ -201,30 +224,6 @@ def level(sizes: Sequence[int], limit: int) -> int:
     return ordered[-1] if ordered else 0
 
 
-def _drop_oldest(lines: Sequence[Line], vocabulary: Vocabulary, limit: int) -> list[Line]:
-    """The newest lines, shortened, in half the room; of each stretch that is left out, one line with its
-    rarest words."""
-    keep = {position for position, line in enumerate(lines) if line.is_user}
-    left = limit // 2
-    for position in range(len(lines) - 1, -1, -1):
-        if position not in keep:
-            left -= min(_size(lines[position]), _LEAST)
-            if left < 0:
-                break
-            keep.add(position)
-    gaps = [list(gap) for kept, gap in groupby(range(len(lines)), keep.__contains__) if not kept]
-    total = sum(map(len, gaps))
-    result: list[Line] = []
-    for position, line in enumerate(lines):
-        if position in keep:
-            result.append(line if line.is_user else _shorten(line, vocabulary, _LEAST))
-        elif gaps and position == gaps[0][0]:
-            gap = gaps.pop(0)
-            room = limit // 2 * len(gap) // total
-            result.append(_omitted([lines[at] for at in gap], vocabulary, room))
-    return result
-
-
 def _kept_words(lines: Sequence[Line], limit: int) -> set[int]:
     """Which of the user's lines stay: the first, that the work began with, and the newest that fit."""
     said = [position for position, line in enumerate(lines) if line.is_user]
@@ -236,12 +235,6 @@ def _kept_words(lines: Sequence[Line], limit: int) -> set[int]:
             break
         keep.add(position)
     return keep
-
-
-def _omitted(gap: Sequence[Line], vocabulary: Vocabulary, room: int) -> Line:
-    """One line for many: the rarest words of all of them. Its numbers say how many entries it stands for."""
-    words = _some_words("\n".join(map(_words_of, gap)), vocabulary, room)
-    return Line(gap[0].first_seq, gap[-1].last_seq, "omitted", words)
 
 
 def _words_of(line: Line) -> str:

@@ -299,11 +299,10 @@ def _merge(draft: FoldDraft, aim: Aim) -> None:
     if count == 0 or (size <= aim.merge_at and not crowded):
         return
     # What else the aim leaves is room for what was said before; where prompt and tools fill most of a small
-    # window that is little.
+    # window that is little, and the past still has its part.
     left = aim.target - (weight - size)
-    least = aim.merge_at // 4 if crowded else aim.merge_at // 2
     lines = digest_units(segments, draft.vocabulary, draft.user_cap())
-    shrunk = shrink_lines(lines, draft.vocabulary, left + left // 5 if left > aim.merge_at else least)
+    shrunk = shrink_lines(lines, left + left // 5 if left > aim.merge_at else aim.merge_at // 2)
     draft.replace(0, count, shrunk)
 
 
