@@ -12,7 +12,7 @@ from typing import Any, Literal
 
 import click
 
-from turnlog.contract import ApprovalDecided, Entry, ModelInputEntry, PendingApproval, Store
+from turnlog.contract import ApprovalDecided, Entry, JsonObject, ModelInputEntry, PendingApproval, Store
 from turnlog.history import SessionState
 from turnlog.loop import Decision, PendingAnswer, StoredSession, open_session, pending_answers
 
@@ -67,9 +67,7 @@ def approve_command(
 ) -> None:
     """Let a call run, or not. Without CALL, list the calls of SESSION that wait for a human; without SESSION,
     those of all sessions. `turnlog resume` then continues the run."""
-    changed: Any = _parse(arguments, "--modify")
-    if arguments is not None and not isinstance(changed, dict):
-        raise click.BadParameter("arguments are a JSON object", param_hint="--modify")
+    changed = _parse_object(arguments)
     if changed is not None and action is not None:
         raise click.UsageError(f"--modify and --{action} contradict each other; give one of them")
     if session is None or call is None:
@@ -123,6 +121,13 @@ def _show_calls(asked: Sequence[PendingApproval], session: str | None) -> None:
         out.print(f"{indent}[magenta]{one.tool_call_id}[/] {safe(one.tool_name)} {whole(one.arguments)}")
         if one.reason:
             out.print(f"{indent}  [dim]{safe(one.reason)}[/]")
+
+
+def _parse_object(text: str | None) -> JsonObject | None:
+    found = _parse(text, "--modify")
+    if text is not None and not isinstance(found, dict):
+        raise click.BadParameter("arguments are a JSON object", param_hint="--modify")
+    return found  # pyright: ignore[reportUnknownVariableType]
 
 
 def _parse(text: str | None, option: str) -> Any:
