@@ -7,7 +7,7 @@ commit may hold several steps, and a crash loses none that had an effect.
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator, Callable, Sequence
+from collections.abc import AsyncGenerator, Callable, Coroutine, Sequence
 from typing import Any, Literal, TypeAlias
 
 import msgspec
@@ -129,7 +129,8 @@ class Runner:
                 return [self._shown(call, delta)]
             if self._queue is not None:
                 return await self._run_tools(self._queue)
-            return await self._act()
+            step = self._due()
+            return await step if step is not None else []
         except RunLeft:
             raise
         except RunInterrupted as stop:
@@ -144,45 +145,33 @@ class Runner:
             await self.settle(AgentError("RunAborted", why))
             raise
 
-    async def _act(self) -> list[RunEvent]:
+    def _due(self) -> Coroutine[Any, Any, list[RunEvent]] | None:
+        """The step that comes next; None when it took no waiting and is done."""
         session, world = self.session, self.ports.world
         world.interrupted()
         self._take_facts()
         if world.paused:
-            return await self._pause()
+            return self._pause()
         self._take_steering()
         effect = decide(session.state)
         match effect:
             case CallModel():
-                return await self._call_model(effect)
+                return self._call_model(effect)
             case RunTools():
-                self.outbox.go("tool_running")
-                check_aborted(effect.calls)
-                with self._scope:
-                    await self.ports.tools.refresh()
-                self._queue = ToolQueue(session, self.ports, self._home, effect.calls)
-                return await self._run_tools(self._queue)
+                return self._begin_tools(effect)
+            case AwaitHuman():
+                return self._await_human(effect)
+            case CheckOutput():
+                return self._check_output(effect)
+            case EndRun():
+                return self._close(effect)
             case ShrinkContext():
                 shrink_context(session, self.ports, effect)
-                return []
-            case AwaitHuman():
-                return await self._await_human(effect)
             case AbandonCall():
                 self._abandon()
-                return []
-            case CheckOutput():
-                return await self._check_output(effect)
-            case EndRun():
-                # The answer is shown and safe before the run is closed: a last message may come.
-                if told := await self.flush():
-                    return told
-                if effect.error is None and self._take_steering():
-                    return []
-                world.close()
-                return await self._end(effect.error)
             case Nothing():
                 self.result = result_of(session.session_id, session.state)
-                return []
+        return None
 
     # ── beginning ──
 
@@ -352,6 +341,14 @@ class Runner:
 
     # ── tools ──
 
+    async def _begin_tools(self, order: RunTools) -> list[RunEvent]:
+        self.outbox.go("tool_running")
+        check_aborted(order.calls)
+        with self._scope:
+            await self.ports.tools.refresh()
+        self._queue = ToolQueue(self.session, self.ports, self._home, order.calls)
+        return await self._run_tools(self._queue)
+
     async def _run_tools(self, queue: ToolQueue) -> list[RunEvent]:
         tools = self.ports.tools
         if ready := await queue.stage_ready():
@@ -448,6 +445,15 @@ class Runner:
         self._output = found.value
         self.ports.world.close()
         return await self._end(None)
+
+    async def _close(self, order: EndRun) -> list[RunEvent]:
+        # The answer is shown and safe before the run is closed: a last message may come.
+        if told := await self.flush():
+            return told
+        if order.error is None and self._take_steering():
+            return []
+        self.ports.world.close()
+        return await self._end(order.error)
 
     async def _end(self, error: ErrorInfo | None) -> list[RunEvent]:
         session = self.session
