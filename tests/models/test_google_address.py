@@ -133,7 +133,6 @@ def test_no_key() -> None:
         {"thinking": -2},
         {"platform": "google", "project": "p"},
         {"platform": "azure"},
-        {"tool_schema": "xml"},
     ],
 )
 def test_what_cannot_work_is_refused(fields: dict[str, Any]) -> None:

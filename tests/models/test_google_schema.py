@@ -6,14 +6,13 @@ import json
 from typing import Any
 
 import pytest
-from google.genai import types
 from hypothesis import given
 from hypothesis import strategies as st
 
 from models.anthropic_wire import WEATHER
 from models.google_wire import HELLO, ask, check_official
 from turnlog.contract import ToolSpec
-from turnlog.models.google._schema import json_schema, openapi_schema
+from turnlog.models.google._schema import json_schema
 
 TREE: dict[str, Any] = {
     "$schema": "https://json-schema.org/draft/2020-12/schema",
@@ -68,51 +67,23 @@ def test_json_schemas_keep_what_the_api_knows() -> None:
     }
 
 
-def test_openapi_schemas() -> None:
-    found = openapi_schema(TREE)
-    types.Schema.model_validate_json(json.dumps(found))
-    assert found["properties"] == {
-        "title": {"type": "STRING", "minLength": 1},
-        "root": {
-            "type": "OBJECT",
-            "description": "the first",
-            "properties": {"next": {"type": "OBJECT"}},
-            "required": ["next"],
-        },
-        "when": {"type": "STRING", "format": "date-time"},
-        "count": {"type": "INTEGER", "minimum": 1, "maximum": 9},
-        "share": {"type": "NUMBER", "minimum": 0},
-        "kind": {"type": "STRING", "enum": ["tree"]},
-        "on": {"type": "BOOLEAN"},
-        "level": {"type": "INTEGER"},
-        "maybe": {"type": "STRING", "nullable": True},
-        "either": {"anyOf": [{"type": "STRING"}, {"type": "INTEGER"}], "nullable": True},
-        "tags": {"type": "ARRAY", "items": {"type": "STRING"}, "minItems": 1},
-        "both": {"type": "OBJECT", "properties": {"a": {}}, "required": ["a"]},
-    }
-    assert (found["type"], found["required"]) == ("OBJECT", ["title"])
-
-
 def test_older_drafts_name_their_definitions_otherwise() -> None:
     old = {"properties": {"a": {"$ref": "#/definitions/A"}}, "definitions": {"A": {"type": "string"}}}
     assert json_schema(old) == {
         "properties": {"a": {"$ref": "#/$defs/A"}},
         "$defs": {"A": {"type": "string"}},
     }
-    assert openapi_schema(old)["properties"] == {"a": {"type": "STRING"}}
 
 
 @pytest.mark.spec("P-9")
-async def test_either_kind_fits_the_official_types() -> None:
+async def test_tools_fit_the_official_types() -> None:
     tree = ToolSpec(name="tree", description="Plants a tree.", parameter_schema=TREE)
     nothing = ToolSpec(
         name="now", description="The time.", parameter_schema={"type": "object", "properties": {}}
     )
-    for style in ("json", "openapi"):
-        body = await ask(HELLO, [tree, WEATHER, nothing], config={"tool_schema": style})
-        check_official(body)
-    declared = body["tools"][0]["functionDeclarations"]
-    assert "parameters" not in declared[2] and "parametersJsonSchema" not in declared[0]
+    body = await ask(HELLO, [tree, WEATHER, nothing])
+    check_official(body)
+    assert all("parametersJsonSchema" in one for one in body["tools"][0]["functionDeclarations"])
 
 
 keys = st.sampled_from(
@@ -142,5 +113,4 @@ schemas: st.SearchStrategy[Any] = st.recursive(
 def test_any_schema_comes_through(schema: dict[str, Any]) -> None:
     before = json.dumps(schema)
     json.dumps(json_schema(schema))
-    json.dumps(openapi_schema(schema))
     assert json.dumps(schema) == before

@@ -1,7 +1,5 @@
 """Deltas in, one message out. Pure: no clock, no ids, no I/O."""
 
-from ._assembler import Assembled, MessageAssembler
-from ._dedupe import DeltaFilter
-from ._snapshot import MessageSnapshot
+from ._assembler import Assembled, DeltaFilter, MessageAssembler, MessageSnapshot
 
 __all__ = ["Assembled", "DeltaFilter", "MessageAssembler", "MessageSnapshot"]

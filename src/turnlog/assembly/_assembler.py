@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from collections.abc import Sequence
+from typing import Literal, NamedTuple
 
 import msgspec
 
@@ -20,14 +21,89 @@ from turnlog.contract import (
     TextDelta,
     ThinkingDelta,
     TokenUsage,
+    ToolCall,
     ToolCallArgsDelta,
     ToolCallEndDelta,
+    ToolCallPart,
     ToolCallStartDelta,
     UsageDelta,
+    parse_arguments,
+    text_part,
+    thinking_part,
 )
 
-from ._parts import PartBuilder
-from ._snapshot import MessageSnapshot
+
+class PartBuilder:
+    __slots__ = ("call_id", "closed", "fragments", "kind", "name", "provider_data")
+
+    def __init__(
+        self, kind: Literal["text", "thinking", "tool_call"], *, call_id: str = "", name: str = ""
+    ) -> None:
+        self.kind: Literal["text", "thinking", "tool_call"] = kind
+        self.call_id = call_id
+        self.name = name
+        self.fragments: list[str] = []
+        self.provider_data: JsonObject | None = None
+        self.closed = False
+
+    def build(self, length: int | None = None) -> tuple[MessagePart, str | None]:
+        """The part made of the first ``length`` fragments, and what its arguments' parse complained of."""
+        text = "".join(self.fragments if length is None else self.fragments[:length])
+        match self.kind:
+            case "text":
+                return text_part(text, self.provider_data), None
+            case "thinking":
+                return thinking_part(text, self.provider_data), None
+            case "tool_call":
+                parsed = parse_arguments(text)
+                call = ToolCall(
+                    tool_call_id=self.call_id,
+                    tool_name=self.name,
+                    arguments=parsed.arguments,
+                    raw_args_text=text,
+                    provider_data=self.provider_data,
+                )
+                return ToolCallPart(payload=call), parsed.error
+
+
+class MessageSnapshot:
+    """The message as it was at one delta. Taking it is cheap; the text is joined when it is asked for.
+
+    Calls whose end has not been seen are left out: nothing may take them for complete.
+    """
+
+    __slots__ = ("_builders", "_count", "_lengths", "_run_id")
+
+    def __init__(
+        self, run_id: str, builders: Sequence[PartBuilder], count: int, lengths: dict[int, int]
+    ) -> None:
+        self._run_id = run_id
+        self._builders = builders
+        self._count = count
+        self._lengths = lengths
+
+    @property
+    def parts(self) -> list[MessagePart]:
+        found: list[MessagePart] = []
+        for index in range(self._count):
+            builder = self._builders[index]
+            length = self._lengths.get(index)
+            if builder.kind == "tool_call" and length is not None:
+                continue
+            found.append(builder.build(length)[0])
+        return found
+
+    @property
+    def text(self) -> str:
+        return "".join(
+            "".join(self._builders[index].fragments[: self._lengths.get(index)])
+            for index in range(self._count)
+            if self._builders[index].kind == "text"
+        )
+
+    def message(self, timestamp: str = "") -> Message:
+        return Message(run_id=self._run_id, role="assistant", parts=self.parts, timestamp=timestamp)
+
 
 _PARSE_ERROR_LENGTH = 160
 _PARSE_ERRORS_KEPT = 6
@@ -180,3 +256,27 @@ def _joined(first: JsonObject | None, second: JsonObject | None) -> JsonObject |
     if first is None or second is None:
         return first or second
     return {**first, **second}
+
+
+class DeltaFilter:
+    """Drops what a reconnect or a replay delivers again, by (run, model call, attempt, seq)."""
+
+    __slots__ = ("_last", "_stream")
+
+    def __init__(self) -> None:
+        self._last: dict[tuple[str, int, int], int] = {}
+        self._stream: tuple[str, int, int] | None = None
+
+    def accept(
+        self, delta: MessageDelta, *, model_call_index: int | None = None, attempt: int | None = None
+    ) -> bool:
+        """True the first time a delta is seen. Its place comes from ``start`` unless it is given."""
+        if model_call_index is not None:
+            self._stream = (delta.run_id, model_call_index, attempt or 1)
+        elif isinstance(delta, StartDelta):
+            self._stream = (delta.run_id, delta.payload.model_call_index or 1, delta.payload.attempt or 1)
+        stream = self._stream or (delta.run_id, 1, 1)
+        if delta.seq <= self._last.get(stream, 0):
+            return False
+        self._last[stream] = delta.seq
+        return True

@@ -1,17 +1,29 @@
-"""What OpenAI's two protocols share: how compatible servers differ, where and as whom to ask, usage."""
+"""What OpenAI's two protocols share: how compatible servers differ, where and as whom to ask, how requests
+are written, usage."""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from functools import lru_cache
 from hashlib import sha256
 from typing import Any, ClassVar, Literal, NamedTuple, TypeAlias, TypeVar, cast
 from urllib.parse import urlsplit
 
-from turnlog.contract import Feature, ModelInvocationDescriptor, TokenUsage
+import msgspec
 
+from turnlog.contract import (
+    Feature,
+    Image,
+    JsonObject,
+    ModelInvocationDescriptor,
+    TokenUsage,
+    ToolResultPayload,
+)
+
+from ._cache import FoldCache, Wire
 from .http import HttpModel, HttpModelConfig
+from .wire import image_note, is_strict, result_text, schema_name
 
 ReasoningBack: TypeAlias = Literal["off", "reasoning_content", "reasoning", "reasoning_details"]
 
@@ -161,6 +173,57 @@ def cache_key(session_id: str) -> str | None:
     if len(session_id) <= _LONGEST_CACHE_KEY:
         return session_id or None
     return sha256(session_id.encode("utf-8", "surrogatepass")).hexdigest()
+
+
+# ── how both write a request ──
+
+_json = msgspec.json.Encoder().encode
+
+
+class OpenAIRequests:
+    """Keeps what does not change between calls: the encoded history and the encoded tools."""
+
+    def __init__(self) -> None:
+        self._cache: FoldCache[Wire] = FoldCache()
+        self._tools: tuple[object, bytes] = (None, b"")
+
+    def _declared(self, key: object, declare: Callable[[], list[JsonObject]]) -> bytes:
+        """The tools as JSON, nothing where there are none; made again when ``key`` is another."""
+        if self._tools[0] != key:
+            found = declare()
+            self._tools = (key, _json(found) if found else b"")
+        return self._tools[1]
+
+
+def write_body(fields: JsonObject, extra: JsonObject, **arrays: Sequence[bytes]) -> bytes:
+    """``fields`` that are not None, ``extra`` over them, and arrays that are JSON already, in pieces."""
+    fields = {name: value for name, value in fields.items() if value is not None and name not in extra}
+    given = {name: pieces for name, pieces in arrays.items() if any(pieces)}
+    if not extra.keys().isdisjoint(arrays):  # someone's own words replace ours
+        ours = {name: msgspec.Raw(b"".join(pieces)) for name, pieces in given.items()}
+        return _json({**fields, **ours, **extra})
+    body = [_json({**fields, **extra})[:-1]]
+    for name, pieces in given.items():
+        body += (f',"{name}":'.encode(), *pieces)
+    return b"".join([*body, b"}"])
+
+
+def held_schema(schema: JsonObject) -> JsonObject:
+    """What holds an answer to ``schema``; strict only where OpenAI's rules for strict schemas are kept."""
+    return {"name": schema_name(schema), "schema": schema, "strict": is_strict(schema)}
+
+
+def told_result(result: ToolResultPayload, sees: bool, within: bool = False) -> tuple[str, list[Image]]:
+    """(what is said of a result, its images). They are shown after it, or inside it where it may hold them
+    (``within``); a model that does not see is told of them."""
+    text, images = result_text(result)
+    if images and not sees:
+        text, images = "\n".join(filter(None, [text, *map(image_note, images)])), []
+    elif images and not within:
+        text = text or "[see the image below]"
+    if result.is_error and text[:5].lower() != "error":
+        text = f"Error: {text}"
+    return text, images
 
 
 # ── token counts, in their many spellings ──

@@ -27,9 +27,7 @@ from turnlog.contract import (
 )
 from turnlog.history import PLACEHOLDER
 
-from ._markdown import result_text
-from ._prose import code_html, neutral, plain_html, prose_html
-from ._story import (
+from ._markdown import (
     Story,
     clock_time,
     compact,
@@ -39,9 +37,11 @@ from ._story import (
     ending,
     one_line,
     pretty,
+    result_text,
     speaker,
     usage_of,
 )
+from ._prose import code_html, neutral, plain_html, prose_html
 
 _BLOB = "blob:"
 _IMAGES = {"image/png", "image/jpeg", "image/gif", "image/webp"}

@@ -24,7 +24,7 @@ from .._config import CAPABLE, ModelConfig, ModelRequest
 from ..http import HttpModel, HttpModelConfig
 from ..http._exchange import raw_event
 from ..wire import ToolNames, object_schema, split_system
-from ._schema import json_schema, openapi_schema
+from ._schema import json_schema
 from ._stream import ORIGIN, GeminiReader
 from ._turns import Contents, Form, is_third_generation, wire_name
 
@@ -40,7 +40,7 @@ class GoogleConfig(HttpModelConfig, frozen=True, kw_only=True):
     the location; there the key is an access token, sent as a bearer token, unless it looks like an API key
     or ``auth`` says otherwise. ``safety_settings`` are category → threshold. ``server_tools`` are tools that
     run at Google, in the API's own form (``{"codeExecution": {}}``). ``response_schema`` is a JSON schema
-    that the answer's text must fit. ``tool_schema="openapi"`` is for servers that do not read JSON schemas.
+    that the answer's text must fit.
     """
 
     thinking: int | str | JsonObject | None = None
@@ -53,7 +53,6 @@ class GoogleConfig(HttpModelConfig, frozen=True, kw_only=True):
     generation_config: JsonObject | None = None
     safety_settings: dict[str, str] | None = None
     server_tools: list[JsonObject] | None = None
-    tool_schema: Literal["json", "openapi"] = "json"
     cached_content: str | None = None
     service_tier: str | None = None
     labels: dict[str, str] | None = None
@@ -92,7 +91,7 @@ class RequestBuilder:
 
     def __init__(self) -> None:
         self._contents: FoldCache[Contents] = FoldCache()
-        self._tools: tuple[tuple[ToolSpec, ...], str, bytes] = ((), "", b"")
+        self._tools: tuple[tuple[ToolSpec, ...], bytes] = ((), b"")
 
     def build(self, request: ModelRequest[GoogleConfig], form: Form) -> bytes:
         config = request.config
@@ -132,38 +131,30 @@ class RequestBuilder:
         }
         if not config.cached_content:  # what is cached holds the instructions and the tools
             optional["systemInstruction"] = {"parts": [{"text": text} for text in system]} if system else None
-            tools = [msgspec.Raw(self._declared(request.tool_specs, config))] if request.tool_specs else []
+            tools = [msgspec.Raw(self._declared(request.tool_specs))] if request.tool_specs else []
             optional["tools"] = [*tools, *(config.server_tools or ())]
             optional["toolConfig"] = _tool_config(request, config, form)
         return {name: value for name, value in optional.items() if value not in (None, {}, [])}
 
-    def _declared(self, specs: tuple[ToolSpec, ...], config: GoogleConfig) -> bytes:
-        known, style, data = self._tools
-        if style != config.tool_schema or known != specs:
-            declared = [_function(spec, config.tool_schema) for spec in specs]
-            data = encode({"functionDeclarations": declared})
-            self._tools = (specs, config.tool_schema, data)
-        return data
+    def _declared(self, specs: tuple[ToolSpec, ...]) -> bytes:
+        if self._tools[0] != specs:
+            self._tools = (specs, encode({"functionDeclarations": [_function(spec) for spec in specs]}))
+        return self._tools[1]
 
 
-def _function(spec: ToolSpec, style: str) -> JsonObject:
-    schema = object_schema(spec.parameter_schema)
-    name = wire_name(spec.name)
-    function: JsonObject = {"name": name, "description": spec.description or name}
-    if style == "json":
-        function["parametersJsonSchema"] = json_schema(schema)
-    elif schema.get("properties"):
-        function["parameters"] = openapi_schema(schema)
-    return function
+def _function(spec: ToolSpec) -> JsonObject:
+    name, schema = wire_name(spec.name), object_schema(spec.parameter_schema)
+    return {
+        "name": name,
+        "description": spec.description or name,
+        "parametersJsonSchema": json_schema(schema),
+    }
 
 
 def _generation(config: GoogleConfig, schema: JsonObject | None) -> JsonObject:
-    if schema is None:
-        held: JsonObject = {}
-    elif config.tool_schema == "json":
+    held: JsonObject = {}
+    if schema is not None:
         held = {"responseMimeType": "application/json", "responseJsonSchema": json_schema(schema)}
-    else:
-        held = {"responseMimeType": "application/json", "responseSchema": openapi_schema(schema)}
     known: JsonObject = {
         "temperature": config.temperature,
         "topP": config.top_p,

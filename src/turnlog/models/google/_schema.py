@@ -2,57 +2,24 @@
 
 from __future__ import annotations
 
-from typing import Any, cast
+from typing import Any
 
 from turnlog.contract import JsonObject
 
 from .._loose import as_list, as_object
 
-_JSON_KEYS = frozenset(
-    {
-        "$anchor",
-        "$defs",
-        "$id",
-        "$ref",
-        "additionalProperties",
-        "anyOf",
-        "description",
-        "enum",
-        "format",
-        "items",
-        "maxItems",
-        "maximum",
-        "minItems",
-        "minimum",
-        "oneOf",
-        "prefixItems",
-        "properties",
-        "required",
-        "type",
-    }
-)
-_OPENAPI_KEYS = (_JSON_KEYS | {"maxLength", "minLength", "pattern"}) - {
-    "$anchor",
-    "$defs",
-    "$id",
-    "$ref",
-    "additionalProperties",
-    "oneOf",
-    "prefixItems",
-}
+_KEYS = frozenset({
+    "$anchor", "$defs", "$id", "$ref", "additionalProperties", "anyOf", "description", "enum", "format",
+    "items", "maxItems", "maximum", "minItems", "minimum", "oneOf", "prefixItems", "properties", "required",
+    "type",
+})  # fmt: skip
 _FORMATS = frozenset({"date-time", "date", "time", "int32", "int64", "float", "double"})
-_OPENAPI_FORMATS = frozenset({"date-time", "int32", "int64", "float", "double"})
 
 
 def json_schema(schema: JsonObject) -> JsonObject:
     """``schema`` with the keywords of the API alone."""
     definitions = _definitions(schema)
     return _clean({**schema, "$defs": definitions} if definitions else schema)
-
-
-def openapi_schema(schema: JsonObject) -> JsonObject:
-    """``schema`` as the API's own, older kind: no references, upper-case types, text alone in enums."""
-    return _translate(schema, _definitions(schema), ())
 
 
 def _clean(found: Any) -> JsonObject:
@@ -64,7 +31,7 @@ def _clean(found: Any) -> JsonObject:
         return {**others, "anyOf": [reference]} if others else reference
     clean: JsonObject = {}
     for key, value in schema.items():
-        if key not in _JSON_KEYS:
+        if key not in _KEYS:
             continue
         match key:
             case "properties" | "$defs":
@@ -81,71 +48,6 @@ def _clean(found: Any) -> JsonObject:
             case _:
                 clean[key] = value
     return clean
-
-
-def _translate(found: Any, definitions: JsonObject, within: tuple[str, ...]) -> JsonObject:
-    schema = _plain(found)
-    if reference := schema.get("$ref"):
-        name = str(reference).rpartition("/")[2]
-        others = {key: value for key, value in schema.items() if key != "$ref"}
-        if name in within or name not in definitions:  # it holds itself: what lies deeper is not described
-            return {"type": "OBJECT", **_translate(others, definitions, within)}
-        return _translate({**as_object(definitions[name]), **others}, definitions, (*within, name))
-    schema = _one_type(schema)
-    said: JsonObject = {}
-    for key, value in schema.items():
-        match key:
-            case "nullable":
-                said[key] = value
-            case "type":
-                said[key] = str(value).upper()
-            case "properties":
-                inner = {n: _translate(one, definitions, within) for n, one in as_object(value).items()}
-                if inner:  # an object without properties must not list them
-                    said[key] = inner
-            case "anyOf":
-                said[key] = [_translate(one, definitions, within) for one in as_list(value)]
-            case "items":
-                said[key] = _translate(value, definitions, within)
-            case "enum":
-                if all(isinstance(one, str) for one in as_list(value)):
-                    said[key] = value
-            case "format":
-                if isinstance(value, str) and value in _OPENAPI_FORMATS:
-                    said[key] = value
-            case _:
-                if key in _OPENAPI_KEYS:
-                    said[key] = value
-    if "properties" in said and "required" in said:
-        said["required"] = [name for name in said["required"] if name in said["properties"]]
-    elif "required" in said:
-        del said["required"]
-    return said
-
-
-def _one_type(schema: JsonObject) -> JsonObject:
-    """Null is said by ``nullable``; several types become alternatives."""
-    schema = dict(schema)
-    if "oneOf" in schema:
-        schema["anyOf"] = [*as_list(schema.pop("oneOf")), *as_list(schema.get("anyOf"))]
-    types = schema.get("type")
-    if isinstance(types, list):
-        names = [name for name in cast("list[Any]", types) if name != "null"]
-        if len(names) < len(cast("list[Any]", types)):
-            schema["nullable"] = True
-        del schema["type"]
-        if len(names) == 1:
-            schema["type"] = names[0]
-        elif names:
-            schema["anyOf"] = [{"type": name} for name in names]
-    choices = [one for one in as_list(schema.get("anyOf")) if as_object(one).get("type") != "null"]
-    if len(choices) < len(as_list(schema.get("anyOf"))):
-        schema["nullable"] = True
-        del schema["anyOf"]
-        if len(choices) == 1:
-            return _one_type({**as_object(choices[0]), **schema})
-        schema["anyOf"] = choices
-    return schema
 
 
 def _plain(found: Any) -> JsonObject:

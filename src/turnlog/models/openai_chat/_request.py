@@ -26,9 +26,18 @@ from turnlog.contract import (
     ToolSpec,
 )
 
-from .._cache import Digest, FoldCache, Wire
+from .._cache import Digest, Wire
 from .._config import ModelRequest
-from .._openai import OpenAIConfig, Quirks, ReasoningBack, cache_key
+from .._openai import (
+    OpenAIConfig,
+    OpenAIRequests,
+    Quirks,
+    ReasoningBack,
+    cache_key,
+    held_schema,
+    told_result,
+    write_body,
+)
 from ..wire import (
     file_note,
     image_note,
@@ -36,9 +45,7 @@ from ..wire import (
     object_schema,
     own_data,
     picture_url,
-    result_text,
     safe_name,
-    schema_name,
     short_id,
     unseen_note,
 )
@@ -202,22 +209,12 @@ class Form(NamedTuple):
         wire: list[dict[str, Any]] = []
         shown: list[dict[str, Any]] = []
         for part in message.tool_results:
-            result = part.payload
-            text, images = result_text(result)
-            call = self._id(result.tool_call_id)
-            if images and not self.images:
-                text = (
-                    "\n".join([text, *map(image_note, images)])
-                    if text
-                    else "\n".join(map(image_note, images))
-                )
-            elif images:
+            call = self._id(part.payload.tool_call_id)
+            text, images = told_result(part.payload, self.images)
+            if images:
                 # A tool's message holds text alone; what it shows follows in a user's message.
                 shown.append({"type": "text", "text": f"[image of the result of call {call}]"})
                 shown += [self._image(image) for image in images]
-                text = text or "[see the image below]"
-            if result.is_error and text[:5].lower() != "error":
-                text = f"Error: {text}"
             wire.append({"role": "tool", "tool_call_id": call, "content": text})
         if shown:
             wire.append({"role": "user", "content": shown})
@@ -237,24 +234,16 @@ def _joined(message: Message) -> str:
     return text if text.strip() else ""
 
 
-_json = msgspec.json.Encoder().encode
 _NO_INPUT = b'{"role":"user","content":"Begin."}'
 _GO_ON = b'{"role":"user","content":"Continue."}'
 """Mistral refuses a conversation whose last word is the model's."""
 
 
-class RequestBuilder:
-    """Keeps what does not change between calls: the encoded history and the encoded tools."""
-
-    def __init__(self) -> None:
-        self._cache: FoldCache[Wire] = FoldCache()
-        self._tools: tuple[tuple[ToolSpec, ...], bool, bytes] = ((), False, b"")
-
+class RequestBuilder(OpenAIRequests):
     def build(self, request: ModelRequest[OpenAIChatConfig], form: Form, quirks: Quirks) -> tuple[bytes, str]:
         """(the body, the digest of what precedes the answer)."""
-        config = request.config
-        extra: JsonObject = {**request.params, **(config.extra_body or {})}
-        tools = self._encode_tools(request.tool_specs, quirks.strict_tools)
+        config, specs, strict = request.config, request.tool_specs, quirks.strict_tools
+        tools = self._declared((specs, strict), lambda: [_tool(spec, strict) for spec in specs])
         system = b""
         if request.system_prompt:
             system = _json({"role": "system", "content": request.system_prompt})
@@ -266,26 +255,9 @@ class RequestBuilder:
         if quirks.nine_character_ids and _ends_with_answer(request.messages):
             pieces = (*pieces, _GO_ON)
         listed = _listed((system, *pieces) if system else pieces)
+        extra: JsonObject = {**request.params, **(config.extra_body or {})}
         fields = _fields(config, request, quirks)
-        fields = {name: value for name, value in fields.items() if value is not None and name not in extra}
-        if "messages" in extra or "tools" in extra:  # someone's own words replace ours
-            fields = {"messages": msgspec.Raw(b"".join([b"[", *listed, b"]"])), **fields}
-            if tools:
-                fields["tools"] = msgspec.Raw(tools)
-            return _json({**fields, **extra}), digest
-        body = [_json({**fields, **extra})[:-1], b',"messages":[', *listed, b"]"]
-        if tools:
-            body += [b',"tools":', tools]
-        return b"".join([*body, b"}"]), digest
-
-    def _encode_tools(self, specs: tuple[ToolSpec, ...], strict: bool) -> bytes:
-        if not specs:
-            return b""
-        known, known_strict, data = self._tools
-        if known_strict != strict or known != specs:
-            data = _json([_tool(spec, strict) for spec in specs])
-            self._tools = (specs, strict, data)
-        return data
+        return write_body(fields, extra, messages=[b"[", *listed, b"]"], tools=[tools]), digest
 
 
 def _ends_with_answer(messages: Sequence[Message]) -> bool:
@@ -334,10 +306,13 @@ def _fields(
         quirks.seed_field: config.seed,
         "reasoning_effort": config.reasoning_effort,
         "verbosity": config.verbosity,
-        "response_format": _format(request.output_schema) or config.response_format,
+        "response_format": config.response_format,
         "service_tier": config.service_tier,
         "user": config.user,
     }
+    if request.output_schema is not None:
+        schema = held_schema(request.output_schema)
+        fields["response_format"] = {"type": "json_schema", "json_schema": schema}
     if request.tool_specs:
         fields["tool_choice"] = _choice(request.tool_choice, quirks)
         fields["parallel_tool_calls"] = config.parallel_tool_calls
@@ -345,16 +320,6 @@ def _fields(
     if quirks.cache_key and (cache is None or cache.strategy == "auto"):
         fields["prompt_cache_key"] = cache_key(request.metadata.session_id)
     return fields
-
-
-def _format(schema: JsonObject | None) -> JsonObject | None:
-    """What holds an answer to ``schema``; strict only where OpenAI's rules for strict schemas are kept."""
-    if schema is None:
-        return None
-    return {
-        "type": "json_schema",
-        "json_schema": {"name": schema_name(schema), "schema": schema, "strict": is_strict(schema)},
-    }
 
 
 def _choice(choice: ToolChoice | None, quirks: Quirks) -> Any:

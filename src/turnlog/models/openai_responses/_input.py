@@ -24,6 +24,7 @@ from turnlog.contract import (
 
 from .._cache import Digest
 from .._loose import as_object, as_text
+from .._openai import told_result
 from ..wire import (
     NO_RESULT,
     file_note,
@@ -31,7 +32,6 @@ from ..wire import (
     own_data,
     picture_url,
     result_parts,
-    result_text,
     safe_name,
     unseen_note,
 )
@@ -258,17 +258,12 @@ class InputWriter:
         for part in message.tool_results:
             result = part.payload
             call = self._ids.get(result.tool_call_id) or safe_name(result.tool_call_id)
-            text, images = result_text(result)
             within = self._form.images and self._form.image_results
-            if images and not self._form.images:
-                text = "\n".join([text, *map(image_note, images)] if text else map(image_note, images))
-            elif images and not within:
+            text, images = told_result(result, self._form.images, within)
+            if images and not within:
                 # What the result shows follows in a user's message.
                 shown.append({"type": "input_text", "text": f"[image of the result of call {call}]"})
                 shown += [self._image(image) for image in images]
-                text = text or "[see the image below]"
-            if result.is_error and text[:5].lower() != "error":
-                text = f"Error: {text}"
             output = self._seen(result) if images and within else text
             items.append({"type": "function_call_output", "call_id": call, "output": output})
         if shown:

@@ -20,12 +20,21 @@ from turnlog.contract import (
     ToolSpec,
 )
 
-from .._cache import FoldCache, Wire
+from .._cache import Wire
 from .._config import CAPABLE, ModelConfig, ModelRequest
 from .._loose import as_object
-from .._openai import OpenAIConfig, OpenAIModel, Quirks, cache_key, sees
+from .._openai import (
+    OpenAIConfig,
+    OpenAIModel,
+    OpenAIRequests,
+    Quirks,
+    cache_key,
+    held_schema,
+    sees,
+    write_body,
+)
 from ..http._exchange import raw_event
-from ..wire import ToolNames, is_strict, object_schema, safe_name, schema_name
+from ..wire import ToolNames, is_strict, object_schema, safe_name
 from ._input import Form, InputWriter
 from ._items import FAMILY
 from ._stream import ResponsesReader
@@ -78,22 +87,14 @@ _NO_TEMPERATURE = re.compile(r"o\d|gpt-5(?!.*chat)|gpt-[6-9]|codex")
 _THINKS_AT_WILL = re.compile(r"gpt-5\.[1-9]|gpt-[6-9]")
 
 
-class RequestBuilder:
-    """Keeps what does not change between calls: the encoded history and the encoded tools."""
-
-    def __init__(self) -> None:
-        self._cache: FoldCache[Wire] = FoldCache()
-        self._tools: tuple[tuple[ToolSpec, ...], list[JsonObject] | None, bytes] = ((), None, b"")
-
+class RequestBuilder(OpenAIRequests):
     def build(
         self, request: ModelRequest[OpenAIResponsesConfig], form: Form, provider: str
     ) -> tuple[bytes, str]:
         """(the body, the digest of what precedes the answer)."""
-        config = request.config
-        extra: JsonObject = {**request.params, **(config.extra_body or {})}
-        tools = self._encode_tools(request.tool_specs, config.server_tools)
-        instructions = request.system_prompt or None
-        seed = _json(instructions) + tools
+        config, specs, server = request.config, request.tool_specs, request.config.server_tools
+        tools = self._declared((specs, server), lambda: [*map(_tool, specs), *(server or ())])
+        seed = _json(request.system_prompt or None) + tools
         wire = self._cache.fold(
             (request.metadata.session_id, form),
             request.messages,
@@ -101,24 +102,9 @@ class RequestBuilder:
             seed,
         )
         digest, items = wire.digest(), wire.data or _NO_INPUT
+        extra: JsonObject = {**request.params, **(config.extra_body or {})}
         fields = _fields(config, request, provider)
-        fields = {name: value for name, value in fields.items() if value is not None and name not in extra}
-        if "input" in extra or "tools" in extra:  # someone's own words replace ours
-            fields["input"] = msgspec.Raw(b"[%b]" % items)
-            if tools:
-                fields["tools"] = msgspec.Raw(tools)
-            return _json({**fields, **extra}), digest
-        pieces = [_json({**fields, **extra})[:-1]]
-        if tools:
-            pieces += [b',"tools":', tools]
-        return b"".join([*pieces, b',"input":[', items, b"]}"]), digest
-
-    def _encode_tools(self, specs: tuple[ToolSpec, ...], server: list[JsonObject] | None) -> bytes:
-        if not specs and not server:
-            return b""
-        if self._tools[:2] != (specs, server) or not self._tools[2]:
-            self._tools = (specs, server, _json([*map(_tool, specs), *(server or ())]))
-        return self._tools[2]
+        return write_body(fields, extra, tools=[tools], input=[b"[", items, b"]"]), digest
 
 
 def _tool(spec: ToolSpec) -> JsonObject:
@@ -139,7 +125,9 @@ def _fields(
     sampled = provider not in OFFICIAL or _takes_temperature(config)
     reasoning = {"effort": config.reasoning_effort, "summary": config.reasoning_summary}
     text = {
-        "format": _schema(request.output_schema) or _format(config.response_format),
+        "format": _format(config.response_format)
+        if request.output_schema is None
+        else {"type": "json_schema", **held_schema(request.output_schema)},
         "verbosity": config.verbosity,
     }
     fields: JsonObject = {
@@ -192,14 +180,6 @@ def _format(given: JsonObject | None) -> JsonObject | None:
     if given is None or not isinstance(given.get("json_schema"), dict):
         return given
     return {"type": "json_schema", **as_object(given["json_schema"])}
-
-
-def _schema(schema: JsonObject | None) -> JsonObject | None:
-    """What holds an answer to ``schema``; strict only where OpenAI's rules for strict schemas are kept."""
-    if schema is None:
-        return None
-    name = schema_name(schema)
-    return {"type": "json_schema", "name": name, "schema": schema, "strict": is_strict(schema)}
 
 
 def _choice(choice: ToolChoice | None) -> str | JsonObject | None:
