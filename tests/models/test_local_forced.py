@@ -23,7 +23,7 @@ from turnlog.contract import (
     TokenUsage,
     ToolSpec,
 )
-from turnlog.models.local._forced import answer_schema, as_call, forced_tools
+from turnlog.models.local._model import answer_schema, as_call, forced_tools
 from turnlog.models.wire import ToolNames, safe_name
 
 ADD = ToolSpec(

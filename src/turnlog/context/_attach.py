@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import TypedDict, Unpack
 
 from turnlog.contract import HINTS, JsonObject, LevelOfDetailSections, Message, Section, encode
 
@@ -12,38 +13,30 @@ from ._projection import Projection
 from ._render import ResultContent, content_text, input_text
 
 
+class Attached(TypedDict, total=False):
+    """A text's own shorter versions, and what is shown behind it."""
+
+    summary: str | None
+    gist: str | None
+    added: Sequence[Section]
+
+
 def input_sections(
-    projection: Projection,
-    message: Message,
-    *,
-    summary: str | None = None,
-    gist: str | None = None,
-    added: Sequence[Section] = (),
+    projection: Projection, message: Message, **attached: Unpack[Attached]
 ) -> LevelOfDetailSections:
     """The grains of an input; ``added`` (its sections, LiveScreen, hints) is shown behind its live text."""
-    return _sections(projection, input_text(message, added), "input", summary, gist, added)
+    return _sections(projection, input_text(message, attached.get("added", ())), "input", attached)
 
 
 def result_sections(
-    projection: Projection,
-    content: ResultContent,
-    *,
-    summary: str | None = None,
-    gist: str | None = None,
-    added: Sequence[Section] = (),
+    projection: Projection, content: ResultContent, **attached: Unpack[Attached]
 ) -> LevelOfDetailSections:
     """The grains of a tool result. What the tool's author gives wins, unless it is longer than the text."""
-    return _sections(projection, content_text(content), "tool_result", summary, gist, added)
+    return _sections(projection, content_text(content), "tool_result", attached)
 
 
-def _sections(
-    projection: Projection,
-    text: str,
-    kind: TextKind,
-    summary: str | None,
-    gist: str | None,
-    added: Sequence[Section],
-) -> LevelOfDetailSections:
+def _sections(projection: Projection, text: str, kind: TextKind, attached: Attached) -> LevelOfDetailSections:
+    summary, gist = attached.get("summary"), attached.get("gist")
     if summary is not None and len(summary) > len(text):
         summary = None
     if gist is not None and len(gist) > len(text):
@@ -54,7 +47,9 @@ def _sections(
             gist if gist is not None else (made.gist if summary is None else min(made.gist, summary, key=len))
         )
         summary = summary if summary is not None else made.summary
-    return LevelOfDetailSections(live=list(added), summary=[("", summary)], gist=[("", gist)])
+    return LevelOfDetailSections(
+        live=list(attached.get("added", ())), summary=[("", summary)], gist=[("", gist)]
+    )
 
 
 def hints_section(projection: Projection, hints: JsonObject | None) -> Section | None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Protocol, TypedDict, Unpack
 
 import msgspec
 
@@ -26,7 +26,7 @@ from turnlog.contract import (
     seal,
 )
 
-from ._attach import hints_section, input_sections, preview_result, result_sections, share_of
+from ._attach import Attached, hints_section, input_sections, preview_result, result_sections, share_of
 from ._lane import ContextStats, ModelContext
 from ._options import ContextOptions, WindowOf
 from ._planner import FoldPlanner
@@ -108,6 +108,17 @@ class ContextUpdateResult:
     stats: ContextStats
 
 
+class Told(TypedDict, total=False):
+    """What is known of a text that is about to be appended: its author's own ``summary`` and ``gist``, and
+    what is shown behind it (``sections``, runtime ``hints``, what changed on the LiveScreen: ``screen``)."""
+
+    summary: str | None
+    gist: str | None
+    sections: Sequence[Section]
+    hints: JsonObject | None
+    screen: str | None
+
+
 class ContextManager(Protocol):
     """Decides what a model sees of one session. Subscribes to the session and keeps what it needs.
 
@@ -139,32 +150,14 @@ class ContextManager(Protocol):
         """
         ...
 
-    def input_sections(
-        self,
-        message: Message,
-        *,
-        summary: str | None = None,
-        gist: str | None = None,
-        sections: Sequence[Section] = (),
-        hints: JsonObject | None = None,
-        screen: str | None = None,
-    ) -> LevelOfDetailSections | None:
+    def input_sections(self, message: Message, **told: Unpack[Told]) -> LevelOfDetailSections | None:
         """What is stored beside an input that is about to be appended: its lower levels of detail, and what
         is shown behind it (``sections``, hints that changed, what changed on the LiveScreen)."""
-        return _plain_sections(sections, screen)
+        return _plain_sections(told.get("sections", ()), told.get("screen"))
 
-    def result_sections(
-        self,
-        content: ResultContent,
-        *,
-        summary: str | None = None,
-        gist: str | None = None,
-        sections: Sequence[Section] = (),
-        hints: JsonObject | None = None,
-        screen: str | None = None,
-    ) -> LevelOfDetailSections | None:
+    def result_sections(self, content: ResultContent, **told: Unpack[Told]) -> LevelOfDetailSections | None:
         """The same for a tool's result. ``summary`` and ``gist`` are its author's own."""
-        return _plain_sections(sections, screen)
+        return _plain_sections(told.get("sections", ()), told.get("screen"))
 
     def preview(self, text: str, handle: str) -> str | None:
         """What is sent of a result that is too long to send whole; None sends it whole. ``handle`` names
@@ -280,37 +273,18 @@ class ProjectionContext(ContextManager):
 
     # ── what is stored with an entry ──
 
-    def input_sections(
-        self,
-        message: Message,
-        *,
-        summary: str | None = None,
-        gist: str | None = None,
-        sections: Sequence[Section] = (),
-        hints: JsonObject | None = None,
-        screen: str | None = None,
-    ) -> LevelOfDetailSections:
-        added = self._added(sections, hints, screen)
-        return input_sections(self.projection, message, summary=summary, gist=gist, added=added)
+    def input_sections(self, message: Message, **told: Unpack[Told]) -> LevelOfDetailSections:
+        return input_sections(self.projection, message, **self._attached(told))
 
-    def result_sections(
-        self,
-        content: ResultContent,
-        *,
-        summary: str | None = None,
-        gist: str | None = None,
-        sections: Sequence[Section] = (),
-        hints: JsonObject | None = None,
-        screen: str | None = None,
-    ) -> LevelOfDetailSections:
-        added = self._added(sections, hints, screen)
-        return result_sections(self.projection, content, summary=summary, gist=gist, added=added)
+    def result_sections(self, content: ResultContent, **told: Unpack[Told]) -> LevelOfDetailSections:
+        return result_sections(self.projection, content, **self._attached(told))
 
-    def _added(
-        self, sections: Sequence[Section], hints: JsonObject | None, screen: str | None
-    ) -> list[Section]:
-        news = hints_section(self.projection, hints)
-        return [*sections, *([news] if news else ()), *([(LIVE_SCREEN, screen)] if screen else ())]
+    def _attached(self, told: Told) -> Attached:
+        news = hints_section(self.projection, told.get("hints"))
+        live = _live(told.get("sections", ()), told.get("screen"))
+        if news is not None:
+            live.insert(len(told.get("sections", ())), news)
+        return {"summary": told.get("summary"), "gist": told.get("gist"), "added": live}
 
     def preview(self, text: str, handle: str) -> str | None:
         return preview_result(self.projection, text, handle, window=self._window())
@@ -371,5 +345,9 @@ def _with_screen(fold: Fold, screen: Screen | None) -> Fold:
 
 
 def _plain_sections(sections: Sequence[Section], screen: str | None) -> LevelOfDetailSections | None:
-    live = [*sections, *([(LIVE_SCREEN, screen)] if screen else ())]
+    live = _live(sections, screen)
     return LevelOfDetailSections(live=live, summary=[], gist=[]) if live else None
+
+
+def _live(sections: Sequence[Section], screen: str | None) -> list[Section]:
+    return [*sections, *([(LIVE_SCREEN, screen)] if screen else ())]

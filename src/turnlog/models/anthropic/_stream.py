@@ -19,9 +19,8 @@ from turnlog.contract import (
     parse_arguments,
 )
 
-from .._answer import AnswerWriter, Block, BlockKind
+from .._answer import UNREADABLE, AnswerWriter, Block, BlockKind, LooseDecoder, as_count, as_object, as_text
 from .._faults import map_stream_fault
-from .._loose import UNREADABLE, LooseDecoder, as_count, as_object, as_text
 from ..wire import ToolNames
 
 

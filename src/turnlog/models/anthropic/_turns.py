@@ -15,7 +15,7 @@ from turnlog.contract import (
     encode,
 )
 
-from .._loose import as_object, as_text
+from .._answer import as_object, as_text
 from .._turns import AlternatingTurns, Side
 from ..wire import (
     PICTURES,

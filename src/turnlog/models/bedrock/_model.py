@@ -8,10 +8,10 @@ from typing import Any, ClassVar
 
 from turnlog.contract import AgentError, Feature, JsonObject, SpecificTool, ToolSpec, encode
 
+from .._answer import as_object, as_text
 from .._base import Chunk, Model
 from .._cache import FoldCache
 from .._config import CAPABLE, ModelConfig, ModelRequest
-from .._loose import as_object, as_text
 from .._turns import cache_mark
 from ..wire import ToolNames, closed_schema, is_strict, object_schema, safe_name, schema_name, split_system
 from ._client import Pump, explain

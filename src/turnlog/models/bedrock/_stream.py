@@ -8,8 +8,7 @@ from typing import Any
 
 from turnlog.contract import AgentError, Chunk, JsonObject, StreamStart, TokenUsage, parse_arguments
 
-from .._answer import AnswerWriter, Block, BlockKind
-from .._loose import as_object
+from .._answer import AnswerWriter, Block, BlockKind, as_object
 from ..wire import ToolNames
 
 ORIGIN = "bedrock"

@@ -20,7 +20,7 @@ from turnlog.contract import (
     encode,
 )
 
-from .._loose import as_object
+from .._answer import as_object
 from .._turns import AlternatingTurns, Side
 from ..wire import data_url, image_note, missing_note, own_data, safe_name, split_data_url
 from ._stream import ORIGIN

@@ -6,7 +6,7 @@ from typing import Any
 
 from turnlog.contract import JsonObject
 
-from .._loose import as_list, as_object
+from .._answer import as_list, as_object
 
 _KEYS = frozenset({
     "$anchor", "$defs", "$id", "$ref", "additionalProperties", "anyOf", "description", "enum", "format",

@@ -10,9 +10,8 @@ import msgspec
 
 from turnlog.contract import AgentError, Chunk, JsonObject, TextChunk, TokenUsage, scrub
 
-from .._answer import AnswerWriter, PartKind
+from .._answer import UNREADABLE, AnswerWriter, LooseDecoder, PartKind, as_count, unreadable
 from .._faults import map_stream_fault
-from .._loose import UNREADABLE, LooseDecoder, as_count, unreadable
 from ..wire import ToolNames
 
 ORIGIN = "google"

@@ -15,7 +15,7 @@ import msgspec
 
 from turnlog.contract import AgentError, CallArgs, CallEnd, CallStart, Chunk, TextChunk, ThinkingChunk, encode
 
-from .._loose import LooseDecoder
+from .._answer import LooseDecoder
 from ..wire import ToolNames
 
 

@@ -22,8 +22,8 @@ from turnlog.contract import (
     ToolResultPayload,
 )
 
+from .._answer import as_object, as_text
 from .._cache import Digest
-from .._loose import as_object, as_text
 from .._openai import told_result
 from ..wire import (
     NO_RESULT,

@@ -8,8 +8,7 @@ import msgspec
 
 from turnlog.contract import JsonObject
 
-from .._answer import OpenCall, PartKind
-from .._loose import LooseDecoder, as_list, as_object, as_text
+from .._answer import LooseDecoder, OpenCall, PartKind, as_list, as_object, as_text
 from .._stream import is_unicode
 
 

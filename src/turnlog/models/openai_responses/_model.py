@@ -20,9 +20,9 @@ from turnlog.contract import (
     ToolSpec,
 )
 
+from .._answer import as_object
 from .._cache import Wire
 from .._config import CAPABLE, ModelConfig, ModelRequest
-from .._loose import as_object
 from .._openai import (
     OpenAIConfig,
     OpenAIModel,

@@ -6,8 +6,7 @@ from typing import Any
 
 from turnlog.contract import AgentError, JsonObject, encode, parse_arguments
 
-from .._answer import AnswerWriter, PartKind
-from .._loose import as_list, as_object, as_text
+from .._answer import AnswerWriter, PartKind, as_list, as_object, as_text
 from ..wire import ToolNames
 from ._items import (
     FAMILY,

@@ -7,9 +7,8 @@ from typing import Any
 
 from turnlog.contract import AgentError, Chunk, JsonObject, TextChunk, TokenUsage
 
-from .._answer import AnswerWriter, PartKind
+from .._answer import AnswerWriter, PartKind, as_list, as_object, as_text
 from .._faults import map_stream_fault
-from .._loose import as_list, as_object, as_text
 from .._openai import read_usage
 from ..wire import ToolNames
 from ._items import FAMILY, Event, ItemKind, read_event, read_json
