@@ -1,8 +1,10 @@
 """Which requirements of the specification have a test that passed.
 
-A test names what it proves: `@pytest.mark.spec("D-3", "D-5")`. An id that the specification does not have is
-a collection error of the file that names it. After a whole run the summary says how many ids are proven and
-lists the others.
+A test names what it is about: `@pytest.mark.spec("D-3", "D-5")`. Only tests in `tests/acceptance/`, each
+written from the sentence of the requirement, count as its proof; a mark elsewhere says where else it is
+tested. An id that the specification does not have is a collection error of the file that names it. After a
+whole run the summary says how many ids are proven and lists the others: failed, proven only in part because a
+test was skipped, tested but not proven, or without any test.
 
 `spec_ids.txt` beside this file is the list of ids. Where the specification itself lies next to the repository
 (`../shared/SPEC.md`, or `$TURNLOG_SHARED/SPEC.md`) the two must agree; `python tests/spec_report.py --write`
@@ -29,6 +31,7 @@ IDS_FILE = Path(__file__).with_name("spec_ids.txt")
 REGENERATE = "python tests/spec_report.py --write"
 PROPERTY = "spec"
 """The name under which a test's ids travel in its reports, from a worker process to the one that prints."""
+PROOF = "tests/acceptance/"
 
 
 def shared_folder() -> Path:
@@ -104,7 +107,9 @@ class SpecReport:
             and not config.option.collectonly
             and config.option.markexpr in ("", "not soak")
         )
-        self.outcomes: defaultdict[str, set[str]] = defaultdict(set)
+        self.proofs: defaultdict[str, set[str]] = defaultdict(set)
+        self.others: defaultdict[str, set[str]] = defaultdict(set)
+        self.failed: set[str] = set()
 
     @pytest.hookimpl(wrapper=True)
     def pytest_make_collect_report(
@@ -136,27 +141,47 @@ class SpecReport:
             for name, ids in report.user_properties:
                 if name == PROPERTY:
                     for spec_id in ids if isinstance(ids, list) else ():
-                        self.outcomes[spec_id].add(report.outcome)
+                        self._count(spec_id, report)
+
+    def _count(self, spec_id: str, report: pytest.TestReport) -> None:
+        if report.outcome == "failed":
+            self.failed.add(spec_id)
+        if report.nodeid.startswith(PROOF):
+            self.proofs[spec_id].add(report.outcome)
+        elif report.outcome == "passed":
+            self.others[spec_id].add(_folder_of(report.nodeid))
 
     def pytest_terminal_summary(self, terminalreporter: Any) -> None:
         if not self.is_whole_run:
             return
-        groups: dict[str, list[str]] = {"proven": [], "failed": [], "only skipped tests": [], "no test": []}
+        groups: dict[str, list[str]] = {"proven": [], "failed": [], "partly": [], "only skipped tests": []}
         for spec_id in self.ids:
-            groups[self._verdict(self.outcomes[spec_id])].append(spec_id)
+            groups.setdefault(self._verdict(spec_id), []).append(spec_id)
         terminalreporter.section("specification")
         terminalreporter.line(f"{len(groups.pop('proven'))} of {len(self.ids)} requirements are proven")
-        for verdict, ids in groups.items():
+        for verdict, ids in sorted(groups.items(), key=lambda group: group[0] == NO_TEST):
             if ids:
                 terminalreporter.line(f"{verdict} ({len(ids)}): {join_ranges(ids)}")
 
-    @staticmethod
-    def _verdict(outcomes: set[str]) -> str:
-        if "failed" in outcomes:
+    def _verdict(self, spec_id: str) -> str:
+        if spec_id in self.failed:
             return "failed"
-        if "passed" in outcomes:
-            return "proven"
-        return "only skipped tests" if outcomes else "no test"
+        proofs = self.proofs[spec_id]
+        if "passed" in proofs:
+            return "partly" if "skipped" in proofs else "proven"
+        if proofs:
+            return "only skipped tests"
+        places = sorted(self.others[spec_id])
+        return f"not proven here, tested in {', '.join(places)}" if places else NO_TEST
+
+
+NO_TEST = "no test"
+
+
+def _folder_of(nodeid: str) -> str:
+    """`history` for a test in tests/history/, `tests` for one that lies in no folder."""
+    parts = nodeid.split("::")[0].split("/")
+    return parts[1] if len(parts) > 2 else parts[0]
 
 
 def main(arguments: list[str]) -> int:

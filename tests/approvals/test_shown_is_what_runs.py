@@ -24,7 +24,7 @@ async def ask(store: Any) -> PendingApproval:
     return waiting
 
 
-@pytest.mark.spec("A-3", "X-2")
+@pytest.mark.spec("A-3")
 async def test_the_prompt_of_a_chat_shows_the_whole_call(monkeypatch: pytest.MonkeyPatch) -> None:
     waiting = await ask(Stage().store)
     shown = io.StringIO()
@@ -34,7 +34,7 @@ async def test_the_prompt_of_a_chat_shows_the_whole_call(monkeypatch: pytest.Mon
     assert LONG in shown.getvalue()
 
 
-@pytest.mark.spec("A-3", "X-2")
+@pytest.mark.spec("A-3")
 async def test_the_list_of_what_waits_shows_the_whole_call(monkeypatch: pytest.MonkeyPatch) -> None:
     waiting = await ask(Stage().store)
     shown = io.StringIO()

@@ -276,7 +276,6 @@ def test_the_password_of_a_database_is_not_shown(shell: Shell) -> None:
     assert "pass-word" not in shell("doctor", "--store", "postgresql://me:pass-word-0123@127.0.0.1:9/x").out
 
 
-@pytest.mark.spec("X-2")
 def test_every_command_of_the_specification_is_there(shell: Shell) -> None:
     help_text = shell.ok("--help").out
     missing = [name for name in COMMANDS if f"\n  {name} " not in help_text]

@@ -344,7 +344,7 @@ async def test_big_batches_and_long_ones(postgres_url: str) -> None:
 # ── leases ──
 
 
-@pytest.mark.spec("H-4", "X-4")
+@pytest.mark.spec("H-4")
 async def test_leases_go_by_the_servers_clock_or_the_one_handed_in(postgres_url: str) -> None:
     clock = FixedClock()
     async with PostgresStore(postgres_url, clock=clock) as store, PostgresStore(postgres_url) as other:

@@ -58,7 +58,7 @@ async def texts(store: PostgresStore, log: Log) -> list[str]:
 # ── appends ──
 
 
-@pytest.mark.spec("H-4", "H-6", "X-4")
+@pytest.mark.spec("H-4", "H-6")
 @pytest.mark.parametrize("leased", [False, True])
 @pytest.mark.parametrize("where", WHERE)
 async def test_an_append_whose_connection_is_cut_is_written_once(

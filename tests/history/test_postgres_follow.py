@@ -31,7 +31,6 @@ def hints_alone(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(_follow, "_HINTED", 3_600.0)
 
 
-@pytest.mark.spec("O-4", "X-4")
 @pytest.mark.usefixtures("hints_alone")
 async def test_a_follower_elsewhere_is_woken_by_a_notice(postgres_url: str) -> None:
     async with PostgresStore(postgres_url) as writer, PostgresStore(postgres_url) as reader:

@@ -165,7 +165,7 @@ async def test_nothing_is_told_after_the_end(kind: str) -> None:
     assert event.result.status == "aborted"
 
 
-@pytest.mark.spec("T-10", "X-2")
+@pytest.mark.spec("T-10")
 def test_the_command_line_shows_it(tmp_path: Path) -> None:
     shell = Shell(tmp_path)
     shell.write(

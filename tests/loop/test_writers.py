@@ -303,7 +303,7 @@ def url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
             return request.getfixturevalue("postgres_url")
 
 
-@pytest.mark.spec("H-4", "X-4")
+@pytest.mark.spec("H-4")
 async def test_six_processes_on_one_session_lose_nothing_and_say_nothing_twice(url: str) -> None:
     processes, count = 6, 4
     children = [process(url, SESSION, "turns", f"p{n}", count) for n in range(processes)]
@@ -331,7 +331,7 @@ async def wait() -> str:
     return "waited"
 
 
-@pytest.mark.spec("H-4", "H-10", "X-4")
+@pytest.mark.spec("H-4", "H-10")
 async def test_a_stopped_process_that_wakes_up_later_is_fenced_off(url: str, tmp_path: Path) -> None:
     with process(url, SESSION, "hold", tmp_path, 2.0) as child:
         await asyncio.to_thread(wait_for, tmp_path / "inside", child)

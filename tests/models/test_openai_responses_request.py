@@ -232,7 +232,6 @@ async def test_a_provider_that_refuses_what_it_does_not_have() -> None:
     assert not {"include", "prompt_cache_key"} & set(body)
 
 
-@pytest.mark.spec("L-10")
 async def test_a_format_for_the_answer() -> None:
     flat = {"type": "json_schema", "name": "n", "schema": STRICT, "strict": True}
     nested = {"type": "json_schema", "json_schema": {"name": "n", "schema": STRICT, "strict": True}}

@@ -122,7 +122,7 @@ async def test_a_program_that_cancels_its_run_ends_in_order(home: tuple[Path, st
     await finish(folder, url, "success")
 
 
-@pytest.mark.spec("X-2", "H-10", "T-3")
+@pytest.mark.spec("H-10", "T-3")
 async def test_the_command_line_leaves_a_log_to_go_on_with(home: tuple[Path, str]) -> None:
     folder, url = home
     command = ("-m", "turnlog.cli", "run", "--model", "scripted:answers.json", "--tools", "tools.py")
