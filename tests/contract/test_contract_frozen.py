@@ -148,11 +148,11 @@ class HostileWidget(Widget[int]):
 
 
 @tool
-def gather(names: list[str], options: dict[str, Any]) -> str:
+def gather(names: list[str], options: dict[str, Any]) -> dict[str, Any]:
     """Gather names."""
     attack(names)
     attack(options)
-    return f"{len(names)} {sorted(options)}"
+    return {"found": len(names), "options": sorted(options)}
 
 
 def make_agent(turns: list[Any], store: str) -> Agent:
@@ -160,12 +160,32 @@ def make_agent(turns: list[Any], store: str) -> Agent:
         attack(list(context.messages))
         attack(context.tool_specs)
 
+    def after_model(message: Any) -> None:
+        attack(message)
+
+    def around_tool(call: Any, answer: Any = None) -> None:
+        for name in ("answered", "decided", "started", "call", "arguments", "content", "status"):
+            for given in (call, answer):
+                with suppress(AttributeError, TypeError):
+                    setattr(given, name, None)
+        attack(call)
+        attack(call.arguments)
+        if answer is not None:
+            attack(answer.content)
+            attack(answer.events)
+
     return Agent(
         HostileModel(turns),
         tools=[gather],
         widgets=[HostileWidget()],
         store=store,
-        hooks=Hooks(before_model=[before_model], on_event=[attack_event]),
+        hooks=Hooks(
+            before_model=[before_model],
+            after_model=[after_model],
+            before_tool=[around_tool],
+            after_tool=[around_tool],
+            on_event=[attack_event],
+        ),
     )
 
 
@@ -188,6 +208,7 @@ async def test_what_is_sent_is_what_was_recorded_whatever_foreign_code_does(tmp_
     sent = second.model.requests[-1].messages  # pyright: ignore[reportAttributeAccessIssue]
     assert [message.role for message in sent] == ["user", "assistant", "tool", "assistant", "user"]
     assert sent[1].tool_calls[0].payload.arguments == asked.arguments
+    assert sent[2].tool_results[0].payload.content == {"found": 0, "options": []}, "of its own copy"
     assert (await replay(second.store, "s", widgets=[HostileWidget()])).identical
     await first.close()
     await second.close()

@@ -1,4 +1,4 @@
-"""Hooks that hang, and hooks that are none."""
+"""What hooks are given, hooks that hang, and hooks that are none."""
 
 from __future__ import annotations
 
@@ -9,10 +9,11 @@ import pytest
 
 from loop.scenarios import SESSION, Stage, call
 from turnlog import AgentError, load_model
-from turnlog.contract import LoopLimits
+from turnlog.contract import LoopLimits, RunEvent, ToolCallRequest
 from turnlog.history import verify
-from turnlog.loop import Hooks, replay
+from turnlog.loop import Hooks, RunIds, replay
 from turnlog.testing import Turn, check_session
+from turnlog.tools import ToolAnswer
 
 POINTS = ["before_model", "after_model", "before_tool", "after_tool", "on_event"]
 
@@ -122,3 +123,23 @@ def test_a_model_needs_a_name(name: Any) -> None:
     with pytest.raises(AgentError) as caught:
         load_model(name)
     assert caught.value.code == "ConfigInvalid"
+
+
+@pytest.mark.spec("L-13")
+async def test_hooks_get_the_call_its_answer_and_the_ids_they_ask_for() -> None:
+    seen: list[Any] = []
+
+    def before(call: ToolCallRequest, *, ids: RunIds) -> None:
+        seen.append((call.tool_name, call.arguments, ids))
+
+    async def after(call: ToolCallRequest, answer: ToolAnswer, ids: RunIds) -> None:
+        seen.append((call.tool_name, answer.content, ids))
+
+    def told(event: RunEvent, ids: RunIds) -> None:
+        assert (ids.session_id, ids.run_id) == (event.session_id, event.run_id)
+
+    hooks = Hooks(before_tool=[before], after_tool=[after], on_event=[told])
+    agent = Stage().agent([Turn(tool_calls=[call("add", a=1, b=1)]), "ok"], hooks=hooks)
+    result = await agent.run("go", session=SESSION)
+    ids = RunIds(SESSION, result.run_id)
+    assert seen == [("add", {"a": 1, "b": 1}, ids), ("add", "2", ids)]

@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from ._handle import StoredSession as StoredSession
     from ._handle import open_session as open_session
     from ._hooks import Hooks as Hooks
+    from ._hooks import RunIds as RunIds
     from ._loop import AgentLoop as AgentLoop
     from ._open_sessions import SessionOptions as SessionOptions
     from ._options import RunOptions as RunOptions
@@ -58,7 +59,7 @@ else:
             "._agent_config": "AgentConfig load_config",
             "._compact": "compact_session",
             "._decide": "decide plan_retry",
-            "._hooks": "Hooks",
+            "._hooks": "Hooks RunIds",
             "._loop": "AgentLoop",
             "._parts": "LoopParts",
             "._stored": "PendingAnswer explain fork_session pending_answers pending_calls purge_entries "

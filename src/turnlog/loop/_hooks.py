@@ -13,11 +13,21 @@ Hook: TypeAlias = Callable[..., "Awaitable[None] | None"]
 
 
 @dataclass(frozen=True, slots=True)
+class RunIds:
+    """The session and the run that a hook is called for."""
+
+    session_id: str
+    run_id: str
+
+
+@dataclass(frozen=True, slots=True)
 class Hooks:
-    """Each is called with what it is about; none may change it. An abort does not wait for one to end.
+    """Lists of functions, each called with what it is about; none can change what is recorded or sent. An
+    abort does not wait for one to end.
 
     ``before_model(context)``, ``after_model(message)``, ``before_tool(call)``, ``after_tool(call, answer)``,
-    ``on_event(event)``.
+    ``on_event(event)``: a ``ModelContext``, a ``Message``, a ``ToolCallRequest``, the ``ToolAnswer``, a
+    ``RunEvent``. A hook with a parameter ``ids`` is given the :class:`RunIds` as well.
     """
 
     before_model: list[Hook] = field(default_factory=list[Hook])
@@ -35,18 +45,25 @@ class Hooks:
     def has(self, point: str) -> bool:
         return bool(getattr(self, point))
 
-    async def call(self, point: str, *args: object) -> None:
+    async def call(self, point: str, ids: RunIds, *args: object) -> None:
         for hook in getattr(self, point):
-            await _call(hook, point, *args)
+            await _call(hook, point, ids, *args)
 
     async def event(self, event: RunEvent) -> None:
         for hook in self.on_event:
-            await _call(hook, "on_event", event)
+            await _call(hook, "on_event", RunIds(event.session_id, event.run_id), event)
 
 
-async def _call(hook: Any, point: str, *args: object) -> None:
+def _takes_ids(hook: Any) -> bool:
     try:
-        given = hook(*args)
+        return "ids" in inspect.signature(hook).parameters
+    except (TypeError, ValueError):  # a function of C, which does not tell
+        return False
+
+
+async def _call(hook: Any, point: str, ids: RunIds, *args: object) -> None:
+    try:
+        given = hook(*args, ids=ids) if _takes_ids(hook) else hook(*args)
         if inspect.isawaitable(given):
             await given
     except Exception as error:

@@ -39,7 +39,7 @@ from turnlog.observe import cost_of
 from ._abort import AbortScope, RunInterrupted, inside
 from ._decide import plan_retry
 from ._given import joined
-from ._hooks import Hooks
+from ._hooks import Hooks, RunIds
 from ._model_phase import empty_output
 from ._ports import Collector, Fact, HookPoint, ModelCall, Outcome, Said
 
@@ -266,8 +266,8 @@ class Steering:
 
 
 class LiveWorld:
-    def __init__(self, session_id: str, hooks: Hooks, scope: AbortScope, steering: Steering) -> None:
-        self._session_id = session_id
+    def __init__(self, ids: RunIds, hooks: Hooks, scope: AbortScope, steering: Steering) -> None:
+        self._ids = ids
         self._hooks = hooks
         self._steering = steering
         self.scope = scope
@@ -292,9 +292,9 @@ class LiveWorld:
 
     async def hook(self, point: HookPoint, *args: object) -> None:
         if self._hooks.has(point):
-            token = inside.set((*inside.get(), self._session_id))
+            token = inside.set((*inside.get(), self._ids.session_id))
             try:
                 with self.scope:
-                    await self._hooks.call(point, *args)
+                    await self._hooks.call(point, self._ids, *args)
             finally:
                 inside.reset(token)

@@ -8,8 +8,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-import msgspec
-
 from turnlog.approvals import (
     Approvals,
     definition_hash,
@@ -27,7 +25,6 @@ from turnlog.contract import (
     Store,
     ToolCallRequest,
     ToolSpec,
-    request_of,
     scrub,
 )
 from turnlog.history import CallState, SessionState
@@ -38,6 +35,7 @@ from ._abort import inside
 from ._output import LiveOutput, final_tool, is_final
 from ._ports import Answer, Ask, Finished, Judgement, Progress, Start, ToolNews
 from ._shared import SHARE, SessionShare
+from ._tool_phase import request_for
 
 get_logger("tools")  # the category that the executor writes tracebacks to
 
@@ -90,7 +88,7 @@ class LiveTools:
     async def judge(self, call: CallState, state: SessionState) -> Judgement:
         if is_final(call, state):
             return Answer(await self._output.answer(call, state))
-        request = _request(call)
+        request = request_for(call)
         decided = call.decided
         if call.started is not None and decided is not None and decided.action in ("deny", "expire"):
             # Not running it again does not undo what it may have done.
@@ -148,7 +146,7 @@ class LiveTools:
 
     async def recover(self, call: CallState, state: SessionState) -> Judgement:
         """Never guess: run again only what is safe to run again, ask where there is somebody to ask."""
-        request = _request(call)
+        request = request_for(call)
         tool = self._registry.get(request.tool_name)
         # What it started with may not fit what it is now: then it cannot be run again, and may have run.
         fits = not isinstance(self._executor.validate(request), ToolAnswer)
@@ -176,7 +174,7 @@ class LiveTools:
         inside.set((*inside.get(), self._world.session_id))
         if self._world.share is not None:
             SHARE.set(self._world.share)  # in the context of this task, and of what it starts
-        answer = await self._executor.execute(_request(call), self._context(call, key, attempt))
+        answer = await self._executor.execute(request_for(call), self._context(call, key, attempt))
         # The tool ran, and that must be told, though all of its output is not kept.
         try:
             return await self._keep_artifact(answer)
@@ -301,13 +299,6 @@ async def _all_ended(tasks: Sequence[asyncio.Task[Any]]) -> None:
     if again and (us := asyncio.current_task()) is not None:
         us.uncancel()
         us.cancel()
-
-
-def _request(call: CallState) -> ToolCallRequest:
-    request = request_of(call.call, call.parse_error)
-    if call.arguments is not call.call.arguments:
-        return msgspec.structs.replace(request, arguments=call.arguments, parse_error=None)
-    return request
 
 
 def _as_skipped(answer: ToolAnswer) -> ToolAnswer:

@@ -26,6 +26,7 @@ from ._control import RunControl
 from ._decide import time_spent
 from ._events import replay_events
 from ._folds import Folds
+from ._hooks import RunIds
 from ._live import LiveHuman, LiveModel, LiveWorld
 from ._live_context import LiveContext
 from ._live_tools import LiveTools, ToolWorld
@@ -230,12 +231,13 @@ class AgentLoop:
             share=SessionShare(folds, parts.store),
         )
         output = LiveOutput(objects.output)
+        ids = RunIds(opened.session_id, opened.run_id)
         ports = Ports(
             model=LiveModel(parts.model, folds.pictures, parts.clock),
             tools=LiveTools(parts.registry, parts.executor, parts.approvals, world, output),
             human=LiveHuman(parts.approvals.handler, parts.clock),
             context=LiveContext(folds, parts.clock, hints, recap),
-            world=LiveWorld(opened.session_id, parts.hooks, opened.scope, opened.steering),
+            world=LiveWorld(ids, parts.hooks, opened.scope, opened.steering),
             output=output,
         )
         return Runner(folds.session, ports, parts.clock, opened.run_id, widgets=parts.widgets)

@@ -53,7 +53,15 @@ from ._events import Outbox, result_of
 from ._folds import names_to_record
 from ._model_phase import shrink_context, stage_answer, stage_call, stage_failure
 from ._ports import Collector, Finished, ModelCall, Ports, Progress, Rejected, Restart, Said, append_fact
-from ._tool_phase import ToolQueue, aborted_by, answer_denied, check_aborted, skip_open_calls, stage_result
+from ._tool_phase import (
+    ToolQueue,
+    aborted_by,
+    answer_denied,
+    check_aborted,
+    request_for,
+    skip_open_calls,
+    stage_result,
+)
 
 IncomingAnswer: TypeAlias = "tuple[AsyncGenerator[MessageDelta, None], Collector]"
 
@@ -334,7 +342,9 @@ class Runner:
         outcome = collector.outcome("")
         if outcome.error is None and outcome.message is not None:
             stage_answer(self.session, call.order, outcome, call.context.context_hash)
-            await self.ports.world.hook("after_model", outcome.message)
+            answer = self.session.state.output
+            assert answer is not None
+            await self.ports.world.hook("after_model", answer.payload.message)
         else:
             stage_failure(self.session, self.ports, call.order, outcome)
         return []
@@ -381,7 +391,7 @@ class Runner:
                 queue.alone = False
                 self._take_facts()  # first, so that the screen with this result shows them
                 stage_result(self.session, self.ports, news.call, news.answer)
-                await self.ports.world.hook("after_tool", news.call, news.answer)
+                await self.ports.world.hook("after_tool", request_for(news.call), news.answer)
                 if tools.running:
                     # Others still run: this result must be safe without waiting for them.
                     return await self.flush()

@@ -12,12 +12,14 @@ from turnlog.contract import (
     AgentError,
     ErrorInfo,
     Message,
+    ToolCallRequest,
     ToolDeferred,
     ToolOutcome,
     ToolResults,
     ToolStarted,
     encode,
     request_of,
+    thaw,
     tool_result_part,
 )
 from turnlog.history import CallState, Session
@@ -66,7 +68,7 @@ class ToolQueue:
                 if busy >= self._width or (busy and judgement.alone):
                     return False
                 self.alone = judgement.alone
-                await ports.world.hook("before_tool", call)
+                await ports.world.hook("before_tool", request_for(call))
                 _stage_start(self._session, self._home(), call)
                 ready.append(call)
         return True
@@ -93,6 +95,14 @@ class ToolQueue:
         self.waiting.insert(0, call)
         self._forget(call)
         self.alone = False
+
+
+def request_for(call: CallState) -> ToolCallRequest:
+    """What runs: the call as it was recorded, with the arguments that a human may have changed."""
+    request = request_of(call.call, call.parse_error)
+    if call.arguments is not call.call.arguments:
+        return msgspec.structs.replace(request, arguments=thaw(call.arguments), parse_error=None)
+    return request
 
 
 def _stage_start(session: Session, home: str, call: CallState) -> None:
