@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import sqlite3
+from pathlib import Path
 from typing import Any
 
 import msgspec
@@ -11,7 +13,7 @@ import pytest
 from loop.scenarios import SESSION, MortalStore, Stage, call, decide
 from turnlog.approvals import approval_digest
 from turnlog.contract import AgentError, Entry, ToolPolicy
-from turnlog.history import SessionState, fork, verify
+from turnlog.history import SessionState, fork, open_store, verify
 from turnlog.loop import fork_session, replay
 from turnlog.testing import Turn
 
@@ -160,3 +162,38 @@ async def test_a_request_whose_arguments_were_changed_in_the_log_is_not_decided_
 
 def _with_arguments(entry: Any, arguments: dict[str, Any]) -> Any:
     return msgspec.structs.replace(entry, payload=msgspec.structs.replace(entry.payload, arguments=arguments))
+
+
+@pytest.mark.spec("A-3")
+@pytest.mark.parametrize(
+    ("action", "before", "after"),
+    [
+        ("deny", b'"action":"deny"', b'"action":"approve"'),
+        ("approve", b'"decidedBy":"carol"', b'"decidedBy":"admin"'),
+    ],
+)
+async def test_what_was_changed_in_the_store_after_a_decision_lets_nothing_run(
+    action: str, before: bytes, after: bytes, tmp_path: Path
+) -> None:
+    stage = Stage(store=open_store(f"sqlite:{tmp_path}/log.db"))
+    agent = stage.agent([Turn(tool_calls=[call("send", to="bob", text="hello")])])
+    await agent.run("Greet Bob.", session=SESSION)
+    await decide(agent, action)
+    await stage.store.close()
+    with sqlite3.connect(tmp_path / "log.db") as file:
+        changed = 0
+        for place, body in file.execute("SELECT place, body FROM entries").fetchall():
+            if b"approval_" in body and before in body:
+                file.execute(
+                    "UPDATE entries SET body = ? WHERE place = ?", (body.replace(before, after), place)
+                )
+                changed += 1
+    file.close()
+    assert changed == 1
+    stage.store = open_store(f"sqlite:{tmp_path}/log.db")
+    result = await stage.agent(["Fine."]).resume(SESSION, check=False)
+    await stage.store.close()
+    assert stage.effects == []
+    assert result is not None and result.last_error is not None
+    assert result.last_error.code == "SessionCorrupt"
+    assert "was changed" in result.last_error.message

@@ -141,8 +141,11 @@ def test_a_terminal_without_utf8(shell: Shell) -> None:
     assert "Grüße" in shell("show", "s1", "--json", env=poor).out
 
 
-def test_keys_come_from_a_dotenv_file_and_addresses_do_not(shell: Shell) -> None:
+@pytest.mark.spec("E-3")
+def test_no_file_of_the_working_folder_sets_a_key_or_an_address(shell: Shell) -> None:
     shell.write(".env", 'export OPENAI_API_KEY="sk-from-the-file"\nTURNLOG_STORE=sqlite:elsewhere.db\n')
     rows = {row["name"]: row for row in shell.ok("doctor", "--json").lines}
-    assert rows["OPENAI_API_KEY"]["ok"] is True
+    assert not rows["OPENAI_API_KEY"]["ok"]
     assert "log.db" in rows["store"]["detail"]
+    refused = shell("run", "-m", "openai-chat:gpt-5", "-s", "s1", "Hi")
+    assert refused.code == 1 and "OPENAI_API_KEY" in refused.err

@@ -10,7 +10,7 @@ import pytest
 
 from loop.scenarios import SESSION, Stage, call, decide
 from turnlog import Agent, AgentError, tool
-from turnlog.contract import RetryPolicy, Secret, encode
+from turnlog.contract import RetryPolicy, encode, guard
 from turnlog.history import (
     MemoryStore,
     export_jsonl,
@@ -23,7 +23,7 @@ from turnlog.testing import FaultStore, ScriptedModel, StoreFault, Turn
 from turnlog.transcript import render_html, render_markdown
 
 KEY = "sk-canary-0f1e2d3c4b5a6978"
-Secret(KEY)
+guard(KEY)
 
 
 async def sinks(stage: Stage, agent: Agent, caplog: pytest.LogCaptureFixture) -> dict[str, str]:
@@ -31,8 +31,7 @@ async def sinks(stage: Stage, agent: Agent, caplog: pytest.LogCaptureFixture) ->
     shown: list[str] = []
     with caplog.at_level(logging.DEBUG):
         async for event in agent.run_stream(f"Go, with {KEY}.", session=SESSION):
-            if event.kind != "model_delta":
-                shown.append(encode(event).decode())
+            shown.append(encode(event).decode())
         entries = await stage.store.load(SESSION)
         exported = [encode(row).decode() async for row in _lines(stage)]
     return {
@@ -92,11 +91,13 @@ async def test_a_key_in_a_hooks_error_is_masked(caplog: pytest.LogCaptureFixture
 
 
 @pytest.mark.spec("E-3", "A-4")
-async def test_a_key_in_a_decision_is_masked() -> None:
+async def test_a_key_in_a_decision_is_masked_and_never_in_what_runs() -> None:
     stage = Stage()
     agent = stage.agent([Turn(tool_calls=[call("send", to="bob", text="x")]), "Done."])
     await agent.run("Go.", session=SESSION)
-    await decide(agent, "modify", arguments={"to": "bob", "text": KEY}, note=f"use {KEY}")
+    with pytest.raises(AgentError, match="hold a secret"):
+        await decide(agent, "modify", arguments={"to": "bob", "text": KEY})
+    await decide(agent, "modify", arguments={"to": "bob", "text": "the key"}, note=f"use {KEY}")
     await agent.resume(SESSION)
     assert KEY not in "\n".join(encode(entry).decode() for entry in await stage.store.load(SESSION))
 

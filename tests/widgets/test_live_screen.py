@@ -210,7 +210,7 @@ def test_ctx_shows_the_other_widgets_and_cannot_be_written_to() -> None:
     assert "## Watched\n\n1 notes" in (stand.host.screen() or "")
 
 
-KEY = Secret("a-key-that-only-this-file-uses")
+KEY = Secret("sk-that-only-this-file-uses")
 
 
 class Fragile(Widget[int]):

@@ -11,14 +11,13 @@ import os
 import shlex
 import sys
 from collections.abc import Awaitable, Callable
-from pathlib import Path
 from typing import Any, TypeVar
 
 import click
 from rich.console import Console
 
 from turnlog import __version__
-from turnlog.contract import AgentError, Store, encode, guard
+from turnlog.contract import AgentError, Store, encode, guard_environment
 from turnlog.history import default_store_url, open_store, show_url
 
 from ._text import plain, plain_json, safe
@@ -31,8 +30,6 @@ err = Console(stderr=True, highlight=False, soft_wrap=True, emoji=False)
 
 FAILED, WAITS, INTERRUPTED = 1, 3, 130
 """Exit codes, beside 0 and click's 2 for a command that was written wrong. 3: a call waits for approval."""
-
-_KEYS = ("_KEY", "_TOKEN", "_SECRET", "_PASSWORD")
 
 
 class Commands(click.Group):
@@ -185,34 +182,10 @@ def say_error(code: str, message: str) -> None:
     say(err, f"[bold red]{code}[/]: {safe(message)}")
 
 
-def load_dotenv() -> None:
-    """Take keys from ``.env`` in the working directory; what is set already wins.
-
-    Keys alone: an address from a folder somebody else made would send your key there.
-    """
-    try:
-        text = Path(".env").read_text(encoding="utf-8", errors="replace")
-    except OSError:
-        return
-    for line in text.splitlines():
-        name, found, value = line.strip().removeprefix("export ").partition("=")
-        name = name.strip()
-        if found and name.isidentifier() and name.endswith(_KEYS):
-            os.environ.setdefault(name, value.strip().strip("'\""))
-
-
-def guard_keys() -> None:
-    """Cut the keys of this environment out of everything that is written."""
-    for name, value in os.environ.items():
-        if name.endswith(_KEYS):
-            guard(value)
-
-
 def run() -> None:
     """The command, with every way it may end: an exit code, and one sentence where something is wrong."""
     prepare_streams()
-    load_dotenv()
-    guard_keys()
+    guard_environment(os.environ)
     try:
         app(standalone_mode=False, prog_name="turnlog")
         sys.stdout.flush()

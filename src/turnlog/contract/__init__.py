@@ -26,10 +26,16 @@ from ._codec import encode as encode
 from ._codec import parse_arguments as parse_arguments
 from ._frozen import freeze as freeze
 from ._frozen import thaw as thaw
+from ._secrets import HELD_SECRET as HELD_SECRET
 from ._secrets import MASK as MASK
 from ._secrets import Secret as Secret
+from ._secrets import Secrets as Secrets
+from ._secrets import conversation as conversation
 from ._secrets import guard as guard
-from ._secrets import has_secret as has_secret
+from ._secrets import guard_environment as guard_environment
+from ._secrets import is_guardable as is_guardable
+from ._secrets import is_secret_name as is_secret_name
+from ._secrets import owned_secrets as owned_secrets
 from ._secrets import scrub as scrub
 from .deltas import DELTA_KINDS as DELTA_KINDS
 from .deltas import FINISH_REASONS as FINISH_REASONS

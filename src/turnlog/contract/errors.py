@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any, Literal, NamedTuple, TypeAlias, cast
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple, TypeAlias
 
 import msgspec
 
-from ._secrets import scrub
+from ._secrets import scrub, scrub_json
 
 if TYPE_CHECKING:
     from .run import RunResult
@@ -138,7 +138,7 @@ class AgentError(Exception):
         self.retryable = info.retryable if retryable is None else retryable
         self.cause = cause
         self.result = result
-        self.meta: dict[str, Any] = {key: _scrubbed(value) for key, value in (meta or {}).items()}
+        self.meta: dict[str, Any] = scrub_json(dict(meta or {}))
         if cause is not None:
             self.__cause__ = cause
 
@@ -170,18 +170,6 @@ class AgentError(Exception):
     def from_info(cls, info: ErrorInfo) -> AgentError:
         code = info.code if info.code in CODES else "ModelUnknownError"
         return cls(code, info.message, retryable=info.retryable, meta=info.meta)
-
-
-def _scrubbed(value: Any) -> Any:
-    match value:
-        case str():
-            return scrub(value)
-        case dict():
-            return {key: _scrubbed(item) for key, item in cast("dict[Any, Any]", value).items()}
-        case list() | tuple():
-            return [_scrubbed(item) for item in cast("list[Any]", value)]
-        case _:
-            return value
 
 
 def _rebuild(

@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from ._memory import MemoryStore as MemoryStore
     from ._purge import purge as purge
     from ._purge import purge_scope as purge_scope
+    from ._scrub import refuse_calls as refuse_calls
     from ._session import Session as Session
     from ._session import Subscriber as Subscriber
     from ._session import seal_entries as seal_entries
@@ -33,6 +34,7 @@ if TYPE_CHECKING:
     from ._urls import open_store as open_store
     from ._urls import show_url as show_url
     from ._verify import Problem as Problem
+    from ._verify import check_unchanged as check_unchanged
     from ._verify import verify as verify
     from ._views import AgentState as AgentState
     from ._views import messages_of as messages_of
@@ -55,11 +57,12 @@ else:
             "._memory": "MemoryStore",
             ".postgres": "PostgresStore",
             "._purge": "purge purge_scope",
+            "._scrub": "refuse_calls",
             "._session": "Session Subscriber seal_entries",
             "._state": "CallState SessionState may_hold_images pending_in usage_of",
             ".sqlite": "SqliteStore",
             "._urls": "default_store_url open_store show_url",
-            "._verify": "Problem verify",
+            "._verify": "Problem check_unchanged verify",
             "._views": "AgentState messages_of redaction_of visible_entries",
         },
     )

@@ -29,18 +29,20 @@ from ..contract import (
     PurgeEntry,
     RedactionEntry,
     Sealed,
+    Secrets,
     SessionHeader,
     Store,
     StoredEntry,
     ToolCall,
     ToolResults,
     encode,
+    owned_secrets,
     seal,
 )
 from ._appends import Appends
 from ._base import check_session_id, not_found
 from ._blobs import detach_images
-from ._scrub import holds_secret, scrub_meta, scrub_payload
+from ._scrub import scrub_payload
 from ._state import SessionState, digest_of
 from ._views import AgentState, Transcript, visible_entries
 
@@ -133,6 +135,8 @@ class Session(Appends):
         self._subscribers: list[Subscriber] = []
         self.observers: Sequence[Observer] = ()
         """Told of every entry once it is committed."""
+        self.secrets = Secrets(owned_secrets(store).values())
+        """Never written to the log."""
         self.state = SessionState.of(self._entries)
 
     @classmethod
@@ -351,7 +355,9 @@ class Session(Appends):
     def _seal(self, payload: EntryPayload, run_id: str | None, meta: JsonObject | None) -> Entry:
         now = self._clock.now()
         payload = self._with_place(payload, run_id, now)
-        sealed = _seal_after(self._last(), payload, self.session_id, self._ids.entry(), now, run_id, meta)
+        sealed = _seal_after(
+            self._last(), payload, self.session_id, self._ids.entry(), now, run_id, meta, self.secrets
+        )
         self._staged.append(sealed)
         self._take(sealed.entry)
         return sealed.entry
@@ -468,6 +474,7 @@ def _seal_after(
     now: str,
     run_id: str | None,
     meta: JsonObject | None,
+    secrets: Secrets,
 ) -> Sealed:
     """The entry that follows ``last``, without a secret in it."""
     place: dict[str, Any] = {
@@ -480,8 +487,8 @@ def _seal_after(
         "run_id": run_id,
     }
     sealed = seal(payload, **place, meta=meta)
-    if holds_secret(sealed.stored.body):
-        sealed = seal(scrub_payload(payload), **place, meta=scrub_meta(meta))
+    if secrets.may_be_in(sealed.stored.body):
+        sealed = seal(scrub_payload(payload, secrets), **place, meta=secrets.scrub_json(meta))
     return sealed
 
 
@@ -494,12 +501,15 @@ def seal_entries(
     after: Entry | None = None,
     run_id: str | None = None,
     meta: JsonObject | None = None,
+    secrets: Secrets | None = None,
 ) -> list[StoredEntry]:
     """These payloads as the entries that follow ``after`` in a session's log, ready for ``Store.append``: for
     what is written without a session, as an import is."""
     made: list[StoredEntry] = []
     for payload in payloads:
-        sealed = _seal_after(after, payload, session_id, ids.entry(), clock.now(), run_id, meta)
+        sealed = _seal_after(
+            after, payload, session_id, ids.entry(), clock.now(), run_id, meta, secrets or Secrets()
+        )
         made.append(sealed.stored)
         after = sealed.entry
     return made

@@ -109,6 +109,21 @@ def _check_chain(
     return found
 
 
+async def check_unchanged(store: Store, session_id: str, since: int) -> None:
+    """Check that the entries from ``since`` on are as they were written. Raises ``SessionCorrupt``."""
+    previous: Envelope | None = None
+    for row in await store.read(session_id, after=max(0, since - 2)):
+        envelope = read_envelope(row.body)
+        problem = None if previous is None and row.seq > 1 else _check_place(envelope, previous, row.seq)
+        if problem is not None:
+            raise AgentError(
+                "SessionCorrupt",
+                f"session {session_id!r}: {problem.message}, so what was approved in it does not count; "
+                f"run turnlog verify {session_id}, and restore the log from a backup",
+            )
+        previous = envelope
+
+
 def _check_place(envelope: Envelope, previous: Envelope | None, due: int) -> Problem | None:
     seq = envelope.seq
 

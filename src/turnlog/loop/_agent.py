@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import os
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AsyncExitStack
 from pathlib import Path
@@ -30,10 +31,10 @@ from turnlog.contract import (
     ToolChoice,
     ToolPolicy,
     WidgetEvent,
+    guard_environment,
 )
 from turnlog.history import default_store_url, open_store
 from turnlog.models import Model, load_model
-from turnlog.observe import guard_environment
 from turnlog.system import SystemClock, SystemIds
 from turnlog.tools import ToolExecutor, ToolRegistry, ToolSource
 from turnlog.widgets import MemoryNotebookWidget, Widget
@@ -95,7 +96,7 @@ class Agent(Generic[T]):
         clock: Clock | None = None,
         ids: IdSource | None = None,
     ) -> None:
-        guard_environment()
+        guard_environment(os.environ)
         self._opened = AsyncExitStack()
         self.model = self._load(model, model_options)
         self.store = self._open(store)
@@ -152,6 +153,7 @@ class Agent(Generic[T]):
                 ids=ids or SystemIds(),
                 recap=self._recap_model(recap),
                 sessions=ways,
+                owners=tuple(tools or ()),
             )
         )
 

@@ -213,6 +213,7 @@ class RunControl:
             clock=self._parts.clock,
             ids=self._parts.ids,
             check=self._find_problems,
+            secrets=self._sessions.secrets(),
         )
 
     async def _decide_here(

@@ -27,6 +27,7 @@ from turnlog.contract import (
     RequestMetadata,
     RetryPolicy,
     RunStarted,
+    Secrets,
     StreamError,
     ToolChoice,
     is_empty_answer,
@@ -42,11 +43,15 @@ from ._given import joined
 from ._hooks import Hooks, RunIds
 from ._model_phase import empty_output
 from ._ports import Collector, Fact, HookPoint, ModelCall, Outcome, Said
+from ._secrets import DeltaMask
 
 
 class LiveModel:
-    def __init__(self, model: Model, pictures: PictureCache, clock: Clock) -> None:
+    def __init__(
+        self, model: Model, pictures: PictureCache, clock: Clock, secrets: Secrets | None = None
+    ) -> None:
         self._model = model
+        self._secrets = secrets or Secrets()
         self._pictures = pictures
         self._clock = clock
 
@@ -69,7 +74,10 @@ class LiveModel:
             **_params(call),
         )
         target = call.state.open_call.target if call.state.open_call else self._model.descriptor
-        return deltas, LiveCollector(call.metadata.run_id, target)
+        mask = DeltaMask(self._secrets) if self._secrets.forms else None
+        if mask is not None:
+            deltas = mask.mask(deltas)
+        return deltas, LiveCollector(call.metadata.run_id, target, mask)
 
     def _schema(self, started: RunStarted | None) -> JsonObject | None:
         if started is None or started.output_schema is None or started.output_mode in ("tool", "text"):
@@ -113,7 +121,8 @@ def _params(call: ModelCall) -> dict[str, Any]:
 
 
 class LiveCollector:
-    def __init__(self, run_id: str, target: ModelInvocationDescriptor) -> None:
+    def __init__(self, run_id: str, target: ModelInvocationDescriptor, mask: DeltaMask | None = None) -> None:
+        self._mask = mask
         self._assembler = MessageAssembler(run_id)
         self._target = target
         self.consume = self._assembler.consume
@@ -145,7 +154,7 @@ class LiveCollector:
                 error=_nothing_said(done.finish_reason), shown=assembler.shown, usage=usage, target=target
             )
         return Outcome(
-            message=done.message,
+            message=done.message if self._mask is None else self._mask.marked(done.message),
             finish_reason=done.finish_reason,
             shown=assembler.shown,
             usage=usage,

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import hashlib
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from turnlog.approvals import (
@@ -22,12 +22,14 @@ from turnlog.contract import (
     Clock,
     JsonObject,
     Runtime,
+    Secrets,
     Store,
     ToolCallRequest,
     ToolSpec,
+    conversation,
     scrub,
 )
-from turnlog.history import CallState, SessionState
+from turnlog.history import CallState, SessionState, check_unchanged
 from turnlog.observe import get_logger
 from turnlog.tools import AgentInfo, Executor, Registry, ToolAnswer, ToolContext
 
@@ -53,6 +55,7 @@ class ToolWorld:
     runtime: Runtime | None = None
     sandbox: str | None = None
     share: SessionShare | None = None
+    secrets: Secrets = field(default_factory=Secrets)
 
 
 class LiveTools:
@@ -105,7 +108,10 @@ class LiveTools:
         if isinstance(checked, ToolAnswer):
             return Answer(self._with_warning(call, checked))
         assert state.started is not None
-        if not self._is_approved(call):
+        if self._is_approved(call):
+            assert call.request is not None
+            await check_unchanged(self._world.store, self._world.session_id, call.request.seq)
+        else:
             verdict = judge_call(self._approvals.policy, request, tool, state.started.tool_policy)
             if verdict.action == "deny":
                 return Answer(ToolAnswer.denied(policy_denial_text(tool.name, verdict.reason)))
@@ -172,6 +178,7 @@ class LiveTools:
 
     async def _run(self, call: CallState, key: str, attempt: int) -> ToolAnswer:
         inside.set((*inside.get(), self._world.session_id))
+        conversation.set(self._world.secrets)
         if self._world.share is not None:
             SHARE.set(self._world.share)  # in the context of this task, and of what it starts
         answer = await self._executor.execute(request_for(call), self._context(call, key, attempt))

@@ -37,6 +37,7 @@ from ._parts import LoopParts, check_humans
 from ._ports import Ports, Said
 from ._recap import BackgroundRecap
 from ._runner import Runner
+from ._secrets import Keyring
 from ._shared import SessionShare
 from ._stream import Drive, RunStream
 
@@ -49,6 +50,7 @@ class AgentLoop:
 
     def __init__(self, parts: LoopParts) -> None:
         self.parts = parts
+        self.keyring = Keyring((parts.model, parts.recap, parts.store, *parts.owners))
         self._connected = False
         """The runtime was connected here, and is closed here."""
         self.sessions = OpenSessions(
@@ -59,6 +61,7 @@ class AgentLoop:
             widgets=parts.widgets,
             observers=parts.observers,
             options=parts.sessions,
+            secrets=self.keyring.secrets,
         )
         self.control = RunControl(parts, self.sessions, self._runner)
 
@@ -229,11 +232,12 @@ class AgentLoop:
             agent_name=parts.agent_name,
             deps=objects.deps,
             share=SessionShare(folds, parts.store),
+            secrets=folds.session.secrets,
         )
         output = LiveOutput(objects.output)
         ids = RunIds(opened.session_id, opened.run_id)
         ports = Ports(
-            model=LiveModel(parts.model, folds.pictures, parts.clock),
+            model=LiveModel(parts.model, folds.pictures, parts.clock, folds.session.secrets),
             tools=LiveTools(parts.registry, parts.executor, parts.approvals, world, output),
             human=LiveHuman(parts.approvals.handler, parts.clock),
             context=LiveContext(folds, parts.clock, hints, recap),

@@ -23,6 +23,7 @@ from turnlog.contract import (
     PurgeEntry,
     RunEvent,
     RunInput,
+    Secrets,
     Store,
 )
 from turnlog.history import Session
@@ -168,6 +169,7 @@ class OpenSessions:
         widgets: Sequence[Widget[Any]],
         observers: Sequence[Observer],
         options: SessionOptions,
+        secrets: Callable[[], Secrets] = Secrets,
     ) -> None:
         self._store = store
         self._clock = clock
@@ -175,6 +177,7 @@ class OpenSessions:
         self._context = context
         self._widgets = widgets
         self._observers = observers
+        self.secrets = secrets
         self._on_busy = options.on_busy
         self._lease_ttl = check_writing(options.on_busy, options.lease_ttl)
         self._lock = threading.Lock()
@@ -279,6 +282,7 @@ class OpenSessions:
             folds = Folds(session, self._context, self._widgets)
         if named is not None:
             check_named(folds.session, named)
+        folds.session.secrets = self.secrets()
         folds.session.lease = opened.held.lease if opened.held is not None else None
         self.kept[session_id] = folds
         self._shed()

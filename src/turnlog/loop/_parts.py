@@ -42,6 +42,8 @@ class LoopParts:
     ids: IdSource = field(default_factory=SystemIds)
     recap: Model | None = None
     sessions: SessionOptions = field(default_factory=SessionOptions)
+    owners: Sequence[object] = ()
+    """What may have secrets of its own, beside models and store."""
 
 
 def check_humans(state: SessionState, session_id: str) -> None:

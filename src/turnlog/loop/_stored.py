@@ -21,6 +21,7 @@ from turnlog.contract import (
     ModelCallFailed,
     PendingApproval,
     RunEnded,
+    Secrets,
     Store,
     ToolDeferred,
     Value,
@@ -226,8 +227,9 @@ async def record_decision(
     clock: Clock | None = None,
     ids: IdSource | None = None,
     check: CheckArguments | None = None,
+    secrets: Secrets | None = None,
 ) -> ApprovalDecided:
-    """Append the decision.
+    """Append the decision; ``secrets`` are those of the session's agent, where the caller has it.
 
     Arguments to run instead are checked by ``check`` where it knows the tool, else against the schema that
     the log has of it; what is wrong is said, and the question stays open.
@@ -238,6 +240,7 @@ async def record_decision(
     """
     clock, ids = clock or SystemClock(), ids or SystemIds()
     session = await Session.open(store, session_id, clock=clock, ids=ids, create=False)
+    session.secrets = secrets or session.secrets
     now = clock.now()
 
     def decision() -> ApprovalDecided:

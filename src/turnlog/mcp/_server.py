@@ -10,7 +10,7 @@ from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING, Any, cast
 
-from turnlog.contract import AgentError, Image, ImagePart, JsonObject, scrub, text_part
+from turnlog.contract import AgentError, Image, ImagePart, JsonObject, is_secret_name, scrub, text_part
 from turnlog.tools import ResultPart, Tool, ToolContext, ToolError, ToolLike, ToolResult
 
 from ._link import Connect, Link
@@ -54,6 +54,8 @@ class MCPServer:
         self._prefix = prefix
         self._requires_approval = requires_approval
         self._timeout = timeout
+        self.secrets: Mapping[str, str] = {}
+        """Values that it was given and that no conversation may hold, by name."""
         self._link: Link | None = None
         self._lock = threading.Lock()
 
@@ -89,13 +91,15 @@ class MCPServer:
                     said.seek(0)
                     raise _Failed(error, said.read()[-2000:]) from error
 
-        return cls(
+        server = cls(
             name or " ".join([command, *args])[:80],
             connect,
             prefix=prefix,
             requires_approval=requires_approval,
             timeout=timeout,
         )
+        server.secrets = {key: value for key, value in (env or {}).items() if is_secret_name(key)}
+        return server
 
     @classmethod
     def http(
@@ -119,13 +123,19 @@ class MCPServer:
             ):
                 yield made
 
-        return cls(
+        server = cls(
             name or url.split("?")[0],
             connect,
             prefix=prefix,
             requires_approval=requires_approval,
             timeout=timeout,
         )
+        server.secrets = {
+            f"the header {key!r} for {server.name}": value.rpartition(" ")[2]
+            for key, value in (headers or {}).items()
+            if key.lower() == "authorization" or is_secret_name(key.replace("-", "_"))
+        }
+        return server
 
     def __repr__(self) -> str:
         return f"MCPServer({self.name!r})"

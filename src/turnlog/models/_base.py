@@ -95,6 +95,11 @@ class Model(ABC, Generic[C]):
         """Give an exception of the adapter's client one of our codes."""
         return _unknown(error)
 
+    @property
+    def secrets(self) -> Mapping[str, str]:
+        """What must be in no conversation with this model, by a name that people know."""
+        return {}
+
     # ── what everyone calls ──
 
     @final

@@ -242,6 +242,10 @@ class ProviderRouter(Model[RouterConfig]):
         }
         self._choices: OrderedDict[tuple[str, int, int], tuple[list[str], str]] = OrderedDict()
 
+    @property
+    def secrets(self) -> Mapping[str, str]:
+        return {name: value for route in self._routes.values() for name, value in route.model.secrets.items()}
+
     def health(self) -> dict[str, HealthView]:
         """How each route is doing now."""
         return {

@@ -17,6 +17,7 @@ from turnlog.contract import (
     Store,
     StoredEntry,
     Tail,
+    owned_secrets,
 )
 
 T = TypeVar("T")
@@ -27,6 +28,10 @@ class WrappedStore:
 
     def __init__(self, inner: Store) -> None:
         self.inner = inner
+
+    @property
+    def secrets(self) -> Mapping[str, str]:
+        return owned_secrets(self.inner)
 
     async def _call(self, method: str, act: Callable[[], Awaitable[T]]) -> T:
         return await act()

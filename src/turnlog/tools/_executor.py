@@ -11,7 +11,7 @@ from collections.abc import AsyncGenerator, Awaitable, Callable
 from dataclasses import replace
 from typing import Any, Literal
 
-from turnlog.contract import AgentError, Clock, JsonObject, ToolCallRequest, parse_arguments
+from turnlog.contract import HELD_SECRET, AgentError, Clock, JsonObject, ToolCallRequest, parse_arguments
 from turnlog.system import SystemClock
 
 from ._answer import ToolAnswer, ToolError, failure, in_words
@@ -156,6 +156,8 @@ class ToolExecutor:
         if tool is None:
             raise self._not_found(call.tool_name)
         arguments, problem = call.arguments, call.parse_error
+        if problem == HELD_SECRET:
+            raise AgentError("ToolInvalidArgs", f"{call.tool_name!r} was not run: {problem}.")
         if arguments is None:
             parsed = parse_arguments(call.raw_arguments)
             arguments, problem = parsed.arguments, parsed.error or problem

@@ -16,7 +16,7 @@ from typing import Any, cast
 
 import msgspec
 
-from turnlog.contract import scrub
+from turnlog.contract import conversation
 
 _MAX_DEPTH = 100
 _MAX_DIGITS = 4000  # CPython itself refuses to write longer integers
@@ -38,14 +38,14 @@ def clean(text: str) -> str:
             text.encode()
         except UnicodeEncodeError:
             text = text.encode("utf-16-le", "surrogatepass").decode("utf-16-le", "replace")
-    return scrub(text)
+    return conversation.get().scrub(text)
 
 
 def clean_bytes(data: bytes) -> bytes:
     """``data`` without secrets. Latin-1 maps every byte to a character and back, so the rest is unchanged."""
     text = data.decode("latin-1")
-    found = scrub(text)
-    return data if found is text else found.encode("latin-1")
+    found = conversation.get().scrub(text)
+    return data if found == text else found.encode("latin-1")
 
 
 def clean_json(value: object) -> Any:

@@ -24,6 +24,7 @@ from turnlog.contract import (
     ModelInvocationDescriptor,
     ModelOutput,
     ModelOutputEntry,
+    Secrets,
     SessionHeader,
     Store,
     SystemPrompt,
@@ -34,6 +35,7 @@ from turnlog.contract import (
     ToolResults,
     ToolResultsEntry,
     digest,
+    owned_secrets,
     text_part,
     tool_result_part,
 )
@@ -77,7 +79,12 @@ async def import_messages(
         maker.add(said, place)
     payloads = maker.finish(title)
     batch = seal_entries(
-        session_id, payloads, clock=clock or SystemClock(), ids=ids, meta={"imported": format}
+        session_id,
+        payloads,
+        clock=clock or SystemClock(),
+        ids=ids,
+        meta={"imported": format},
+        secrets=Secrets(owned_secrets(store).values()),
     )
     await store.append(session_id, batch, expected_tail=0, blobs=list(maker.blobs.values()))
     return session_id

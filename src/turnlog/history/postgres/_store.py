@@ -66,6 +66,13 @@ class PostgresStore(SqlStore):
         weakref.finalize(self, _drop_all, self._sides)
         _open_stores.add(self)
 
+    @property
+    def secrets(self) -> Mapping[str, str]:
+        # Every spelling of one password: the last is the password itself.
+        spellings = dict.fromkeys(each.reveal() for each in reversed(self.address.passwords))
+        label = f"the password of {self.address.label}"
+        return {label if not place else f"{label} ({place})": each for place, each in enumerate(spellings)}
+
     def __repr__(self) -> str:
         return f"PostgresStore({self.address.label}, schema {self.address.schema})"
 

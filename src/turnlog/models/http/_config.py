@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
 
-from turnlog.contract import AgentError, JsonObject, Secret, guard
+from turnlog.contract import MASK, AgentError, JsonObject, Secret, guard, scrub
 
 from .._config import ModelConfig
 
@@ -49,11 +49,43 @@ class HttpModelConfig(ModelConfig, frozen=True, kw_only=True):
         if self.base_url is not None:
             check_url(self.base_url, "base_url")
         for name, value in (self.extra_headers or {}).items():
-            if any(word in name.lower() for word in _SECRET_WORDS):
-                guard(value)
-                guard(value.rpartition(" ")[2])  # "Bearer KEY": the key by itself too
             if not name.isascii() or not value.isascii() or "\n" in value or "\r" in value:
                 raise AgentError("ConfigInvalid", f"extra_headers: {name!r} is not a plain ASCII header")
+        for _, value in _secret_headers(self):
+            Secret(value)
+
+    def __repr__(self) -> str:
+        hidden = dict(_secret_headers(self))
+        shown = {
+            name: MASK if name in hidden else value for name, value in (self.extra_headers or {}).items()
+        }
+        fields = {name: getattr(self, name) for name in self.__struct_fields__}
+        if self.extra_headers is not None:
+            fields["extra_headers"] = shown
+        # A body of one's own may hold a key too, under any name.
+        return scrub(
+            f"{type(self).__name__}({', '.join(f'{name}={value!r}' for name, value in fields.items())})"
+        )
+
+
+def _secret_headers(config: HttpModelConfig) -> Iterator[tuple[str, str]]:
+    """Headers that are named as secrets are, each with the secret in it: ``Bearer KEY`` holds KEY."""
+    for name, value in (config.extra_headers or {}).items():
+        if any(word in name.lower() for word in _SECRET_WORDS):
+            yield name, value.rpartition(" ")[2]
+
+
+def find_secrets(config: HttpModelConfig, variables: Sequence[str], provider: str) -> dict[str, str]:
+    """What a model of this configuration must keep to itself, by a name that people know."""
+    found = {f"the header {name!r} for {provider}": value for name, value in _secret_headers(config)}
+    if config.api_key:
+        found[f"api_key of {provider}"] = config.api_key.reveal()
+        return found
+    for variable in variables:
+        if value := os.environ.get(variable, "").strip():
+            found[variable] = value
+            break
+    return found
 
 
 def check_url(url: str, name: str) -> None:
@@ -68,8 +100,6 @@ def check_url(url: str, name: str) -> None:
             "ConfigInvalid", f"{name} is {url!r}; expected something like 'https://api.example.com/v1'"
         )
     if parts.username or parts.password:
-        if parts.password:
-            guard(parts.password)
         raise AgentError("ConfigInvalid", f"{name} carries a user name or password; give it as api_key")
 
 

@@ -19,7 +19,7 @@ from turnlog.contract import AgentError, RequestMetadata
 from .._base import Model
 from .._config import ModelConfig, ModelRequest
 from .._faults import map_fault
-from ._config import H, HttpModelConfig, find_key, find_url, is_loopback
+from ._config import H, HttpModelConfig, find_key, find_secrets, find_url, is_loopback
 from ._exchange import Exchange, Send, explain_transport, log_request
 
 
@@ -50,6 +50,10 @@ class HttpModel(Model[H]):
     def __init__(self, config: H | str | None = None, **fields: Any) -> None:
         super().__init__(config, **fields)
         self._pool = ClientPool()
+
+    @property
+    def secrets(self) -> Mapping[str, str]:
+        return find_secrets(self._config, self.key_variables, self.provider_id)
 
     def _sdk_create(self, client: Any) -> Any:
         """``client.….with_streaming_response.create`` of an official client; None when it is not one."""
