@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from turnlog import Agent, AgentError
-from turnlog.contract import LoopLimits, Message, ModelParams, text_part
+from turnlog.contract import LoopLimits, Message, ModelParams, RetryPolicy, ToolPolicy, text_part
 from turnlog.history import MemoryStore
 from turnlog.loop import AgentConfig, SessionOptions
 from turnlog.testing import ScriptedModel
@@ -60,6 +60,17 @@ def make(**options: Any) -> Agent:
         ({"sessions": "wait"}, "SessionOptions"),
         ({"sessions": SessionOptions(on_busy="queue")}, "on_busy"),  # type: ignore[arg-type]
         ({"sessions": SessionOptions(lease_ttl=0)}, "lease_ttl"),
+        ({"sessions": SessionOptions(lease_ttl="30")}, "lease_ttl"),  # type: ignore[arg-type]
+        ({"limits": LoopLimits(max_iterations=-1)}, "max_iterations is -1"),
+        ({"limits": LoopLimits(max_cost=-0.5)}, "max_cost"),
+        ({"retry": RetryPolicy(base_delay_ms=-1)}, "base_delay_ms"),
+        ({"tool_policy": ToolPolicy(max_parallel=-1)}, "max_parallel"),
+        ({"clock": 1}, "clock"),
+        ({"ids": 1}, "ids"),
+        ({"runtime": 5}, "runtime"),
+        ({"store": MemoryStore}, "instance"),
+        ({"observers": 5}, "observers"),
+        ({"observers": [5]}, "observers"),
     ],
 )
 def test_an_agent_made_of_the_wrong_things_is_refused_at_once(options: dict[str, Any], words: str) -> None:

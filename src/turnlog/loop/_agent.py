@@ -109,6 +109,12 @@ class Agent(Generic[T]):
         given.check_kind("instructions", instructions, str, "text")
         given.check_kind("runtime_data", runtime_data, dict, "a dict")
         check_params(params)
+        given.check_duck("runtime", runtime, "connect", "a Runtime")
+        given.check_duck("clock", clock, "monotonic", "a Clock, as SystemClock()")
+        given.check_duck("ids", ids, "entry", "an IdSource, as SystemIds()")
+        given.check_list("observers", observers)
+        for observer in observers:
+            given.check_duck("observers", observer, "on_entry", "objects with on_entry(entry)")
         given.check_value("tool_policy", tool_policy, ToolPolicy)
         given.check_value("limits", limits, LoopLimits)
         given.check_value("retry", retry, RetryPolicy)

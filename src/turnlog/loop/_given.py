@@ -28,6 +28,8 @@ def check_model(model: object, what: str = "model") -> None:
 def check_store(store: object) -> None:
     if isinstance(store, str) and store:
         return
+    if isinstance(store, type):
+        raise _wrong(f"store is the class {store.__name__}; pass an instance, as {store.__name__}()")
     if not all(hasattr(store, method) for method in ("append", "load", "tail", "claim")):
         raise _wrong(f"store is {_kind(store)}; pass {_STORES}, or a store")
 
@@ -77,6 +79,10 @@ def check_value(name: str, given: V | None, kind: type[V]) -> None:
         decode(encode(given), kind)
     except AgentError as error:
         raise _wrong(f"{name}: {error.message}") from error
+    for field in given.__struct_fields__:
+        amount = getattr(given, field)
+        if isinstance(amount, int | float) and not amount >= 0:
+            raise _wrong(f"{name}: {field} is {amount}; it must be 0 or more")
 
 
 def check_choice(choice: object) -> None:

@@ -43,7 +43,7 @@ _log = get_logger("loop")
 def check_writing(on_busy: str, ttl: float) -> float:
     if on_busy not in ("refuse", "wait"):
         raise AgentError("ConfigInvalid", f"on_busy is {on_busy!r}; it may be 'refuse' or 'wait'")
-    if not 0.1 <= ttl <= 3600:
+    if not isinstance(ttl, int | float) or not 0.1 <= ttl <= 3600:  # pyright: ignore[reportUnnecessaryIsInstance]
         raise AgentError(
             "ConfigInvalid",
             f"lease_ttl is {ttl!r}; it may be 0.1 to 3600 seconds, and 15 to 30 suit most: a process that is "

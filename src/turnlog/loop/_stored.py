@@ -14,17 +14,23 @@ from turnlog.contract import (
     AgentError,
     ApprovalDecided,
     Clock,
+    CompactionSummaryEntry,
     Entry,
+    FoldEntry,
     IdSource,
     JsonObject,
     Lease,
     ModelCallFailed,
+    ModelCallFailedEntry,
     PendingApproval,
     RunEnded,
     Secrets,
     Store,
     ToolDeferred,
+    ToolResultsEntry,
+    ToolsChangeEntry,
     Value,
+    WidgetEventEntry,
 )
 from turnlog.history import (
     Session,
@@ -138,9 +144,12 @@ async def fork_session(
 ) -> str:
     """Fork ``source`` after entry ``at`` (default: its newest) and return the new session's id.
 
-    A run that was under way there stays behind: in the fork its open calls are skipped and it is over.
+    A run that was under way there stays behind: in the fork its open calls are skipped and it is over. What
+    a run writes in one batch with the step that follows is not parted from it: the fork then begins before.
     """
     clock, ids = clock or SystemClock(), ids or SystemIds()
+    if isinstance(at, int):
+        at = _edge_of(await store.load(source), at)
     return await fork(
         store,
         source,
@@ -151,6 +160,28 @@ async def fork_session(
         summary=summary,
         settle=lambda branch: _leave_behind(branch, source),
     )
+
+
+def _edge_of(entries: Sequence[Entry], at: int) -> int:
+    """``at``, or the entry before the batch that it would cut in two."""
+    if not 0 < at < len(entries) or not SessionState.of(entries[:at]).is_open:
+        return at
+    while _is_begun(entries[at - 1]):
+        at -= 1
+    return at
+
+
+def _is_begun(entry: Entry) -> bool:
+    """Whether a run writes this entry in one batch with what follows: a call, a result, or its own end."""
+    match entry:
+        case ToolsChangeEntry() | FoldEntry() | WidgetEventEntry() | CompactionSummaryEntry():
+            return True
+        case ModelCallFailedEntry():
+            return not entry.payload.error.code.startswith("Model")  # it was stopped with its run
+        case ToolResultsEntry():
+            return all(outcome.status == "skipped" for outcome in entry.payload.outcomes)
+        case _:
+            return False
 
 
 def _leave_behind(branch: Session, source: str) -> None:
