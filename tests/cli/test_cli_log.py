@@ -265,3 +265,19 @@ def test_a_reader_that_has_seen_enough(told: Shell, command: str) -> None:
     process.stderr.close()
     process.wait()
     assert complaint == b""
+
+
+def test_notes_that_sessions_share_are_read_and_edited(shell: Shell) -> None:
+    assert "no notes" in shell.ok("memory", "show", "customer-42").out
+    shell.ok("memory", "write", "customer-42", "diet", "vegetarian")
+    shell.ok("memory", "write", "customer-42", "city", "Basel\x1b[2J")
+    shown = shell.ok("memory", "show", "customer-42").out
+    assert "diet: vegetarian" in shown and "city: Basel" in shown and "\x1b" not in shown
+    [notes] = shell.ok("memory", "show", "customer-42", "--json").lines
+    assert notes["version"] == 3 and notes["notes"]["diet"] == "vegetarian"
+    refused = shell("memory", "write", "customer-42", "city", "Bern", "--seen", "2")
+    assert refused.code == 1 and "changed by another" in refused.err
+    shell.ok("memory", "erase", "customer-42", "city")
+    assert "city" not in shell.ok("memory", "show", "customer-42").out
+    assert "city" in shell.ok("memory", "undo", "customer-42").out
+    assert shell.ok("memory", "list").out.strip() == "customer-42"

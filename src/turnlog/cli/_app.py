@@ -56,6 +56,7 @@ class Commands(click.Group):
         "redact": "_store",
         "purge": "_store",
         "delete": "_store",
+        "memory": "_memory",
         "doctor": "_store",
     }
 

@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from turnlog.context import diff_contexts as diff_contexts
     from turnlog.models import load_model as load_model
     from turnlog.tools import Tool as Tool
+    from turnlog.widgets import Notebook as Notebook
 
     from ._agent import Agent as Agent
     from ._agent_config import AgentConfig as AgentConfig
@@ -30,6 +31,7 @@ if TYPE_CHECKING:
     from ._hooks import Hooks as Hooks
     from ._hooks import RunIds as RunIds
     from ._loop import AgentLoop as AgentLoop
+    from ._memory import Memory as Memory
     from ._open_sessions import SessionOptions as SessionOptions
     from ._options import RunOptions as RunOptions
     from ._parts import LoopParts as LoopParts
@@ -55,12 +57,14 @@ else:
             "turnlog.context": "ContextDiff ContextView diff_contexts",
             "turnlog.models": "load_model",
             "turnlog.tools": "Tool",
+            "turnlog.widgets": "Notebook",
             "._agent": "Agent",
             "._agent_config": "AgentConfig load_config",
             "._compact": "compact_session",
             "._decide": "decide plan_retry",
             "._hooks": "Hooks RunIds",
             "._loop": "AgentLoop",
+            "._memory": "Memory",
             "._parts": "LoopParts",
             "._stored": "PendingAnswer explain fork_session pending_answers pending_calls purge_entries "
             "record_decision redact_entries",

@@ -44,6 +44,7 @@ from ._agent_config import AgentConfig, load_config
 from ._handle import Session
 from ._hooks import Hooks
 from ._loop import AgentLoop
+from ._memory import Memory
 from ._open_sessions import SessionOptions
 from ._options import AnyInput, Out, OutputSpec, RunDefaults, RunOptions, check_params, read_choice
 from ._output import read_output_type
@@ -424,6 +425,12 @@ class Agent(Generic[T]):
         raise AgentError(
             "ConfigInvalid", "this agent has no notebook; give it widgets=[MemoryNotebookWidget()]"
         )
+
+    def memory(self, scope: str) -> Memory:
+        """The notes that sessions share through ``MemoryNotebookWidget(scope=…)``, to read and edit."""
+        parts = self.loop.parts
+        secrets = self.loop.keyring.secrets()
+        return Memory(self.store, scope, clock=parts.clock, ids=parts.ids, secrets=secrets)
 
     async def pending(self, session: str | None = None) -> list[PendingApproval]:
         """The calls that wait for a human, oldest first: in one session, or in all of the store."""

@@ -78,6 +78,9 @@ class LiveTools:
 
     async def refresh(self) -> None:
         await self._registry.refresh()
+        share = self._world.share
+        if share is not None and share.notes is not None:
+            await share.notes.refresh()
 
     def specs(self, state: SessionState) -> list[ToolSpec]:
         """What the run offers. It is the same from the first call on: a tool that came later would break the

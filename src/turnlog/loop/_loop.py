@@ -21,6 +21,7 @@ from turnlog.contract import (
     find_unjson,
 )
 from turnlog.observe import get_logger
+from turnlog.widgets import MemoryNotebookWidget
 
 from ._control import RunControl
 from ._decide import time_spent
@@ -30,6 +31,7 @@ from ._hooks import RunIds
 from ._live import LiveHuman, LiveModel, LiveWorld
 from ._live_context import LiveContext
 from ._live_tools import LiveTools, ToolWorld
+from ._memory import SharedNotes, shared_notes
 from ._open_sessions import OpenRun, OpenSessions
 from ._options import NO_OBJECTS, RunObjects
 from ._output import LiveOutput, check_resumed
@@ -162,6 +164,8 @@ class AgentLoop:
         check_humans(folds.session.state, run.session_id)
         if instructions is not None and folds.session.state.system_prompt != instructions:
             folds.session.set_system_instruction(instructions)
+        if (notes := self._notes(folds)) is not None:
+            await notes.refresh()
         run = await self._with_runtime(run)
         runner = self._runner(opened, folds, run.runtime_hints, given)
         runner.begin(run, said)
@@ -231,7 +235,7 @@ class AgentLoop:
             sandbox=parts.runtime.sandbox if parts.runtime is not None else None,
             agent_name=parts.agent_name,
             deps=objects.deps,
-            share=SessionShare(folds, parts.store),
+            share=SessionShare(folds, parts.store, self._notes(folds)),
             secrets=folds.session.secrets,
         )
         output = LiveOutput(objects.output)
@@ -245,6 +249,10 @@ class AgentLoop:
             output=output,
         )
         return Runner(folds.session, ports, parts.clock, opened.run_id, widgets=parts.widgets)
+
+    def _notes(self, folds: Folds) -> SharedNotes | None:
+        parts = self.parts
+        return shared_notes(folds, parts.store, parts.clock, parts.ids, folds.session.secrets)
 
     def _drive(self, opened: OpenRun, runner: Runner, limit_ms: int | None, spent_ms: int = 0) -> Drive:
         opened.runner = runner
@@ -359,12 +367,22 @@ class AgentLoop:
         finally:
             await self.sessions.release(opened)
 
+    def _is_shared(self, name: str) -> bool:
+        notebooks = [each for each in self.parts.widgets if isinstance(each, MemoryNotebookWidget)]
+        return any(each.name == name and each.scope is not None for each in notebooks)
+
     def _check_event(self, event: WidgetEvent) -> None:
         names = [widget.name for widget in self.parts.widgets]
         if event.widget not in names:
             raise AgentError(
                 "ConfigInvalid",
                 f"this agent has no widget {event.widget!r}; its widgets: {', '.join(names) or 'none'}",
+            )
+        if self._is_shared(event.widget):
+            raise AgentError(
+                "ConfigInvalid",
+                f"the notes of widget {event.widget!r} are shared by sessions; change them with "
+                "agent.memory(scope)",
             )
         problem = find_unjson(event.data) if event.event else "an event needs a name"
         if problem is not None:

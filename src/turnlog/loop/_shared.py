@@ -7,12 +7,13 @@ from dataclasses import dataclass
 from typing import Any
 
 from turnlog.context import recall_search, recall_text
-from turnlog.contract import READ_ARTIFACT, RECALL, AgentError, JsonObject, Store
+from turnlog.contract import READ_ARTIFACT, RECALL, AgentError, JsonObject, Store, WidgetEvent
 from turnlog.history import named_blobs, visible_entries
 from turnlog.tools import Tool, ToolContext, ToolError
-from turnlog.widgets import Widget
+from turnlog.widgets import MemoryNotebookWidget, Widget
 
 from ._folds import Folds
+from ._memory import SharedNotes
 
 
 @dataclass(frozen=True, slots=True)
@@ -21,6 +22,7 @@ class SessionShare:
 
     folds: Folds
     store: Store
+    notes: SharedNotes | None = None
 
 
 SHARE: ContextVar[SessionShare] = ContextVar("turnlog session of a running tool")
@@ -41,11 +43,21 @@ def _widget_body(widget: Widget[Any], name: str) -> Any:
         answer = SHARE.get().folds.host.execute(widget, name, arguments, ctx.tool_call_id)
         if answer.is_error:
             raise ToolError(answer.text)
+        shared = SHARE.get().notes
         for event in answer.events:
+            if shared is not None and isinstance(widget, MemoryNotebookWidget):
+                event = await _in_memory(shared, event)
             ctx.emit(event.widget, event.event, event.data)
         return answer.text
 
     return run
+
+
+async def _in_memory(notes: SharedNotes, event: WidgetEvent) -> WidgetEvent:
+    try:
+        return await notes.change(event)
+    except AgentError as error:
+        raise ToolError(error.message) from error
 
 
 def memory_tools() -> list[Tool]:

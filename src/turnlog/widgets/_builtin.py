@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 from typing import Any, ClassVar, cast
 
 from turnlog.contract import (
+    AgentError,
     Entry,
     ModelOutputEntry,
     ToolResultsEntry,
@@ -19,14 +20,18 @@ from turnlog.contract import (
 from ._widget import RenderContext, Widget, WidgetAnswer, WidgetToolContext, spec
 
 _UNDO_DEPTH = 50
+_MAX_SCOPE = 120
 
 
 @dataclass(frozen=True, slots=True)
 class Notebook:
-    """Notes by name, in the order they were first written, and what they were before."""
+    """Notes by name, in the order they were first written, and what they were before. Of a shared notebook
+    also its scope, and the version of it that these are."""
 
     notes: tuple[tuple[str, str], ...] = ()
     past: tuple[tuple[tuple[str, str], ...], ...] = ()
+    scope: str | None = None
+    version: int = 0
 
     def get(self, name: str) -> str | None:
         return next((text for key, text in self.notes if key == name), None)
@@ -35,14 +40,28 @@ class Notebook:
         """With these notes; nothing to undo where they are what they were."""
         if notes == self.notes:
             return self
-        return Notebook(notes, (*self.past, self.notes)[-_UNDO_DEPTH:])
+        return replace(self, notes=notes, past=(*self.past, self.notes)[-_UNDO_DEPTH:])
+
+    def seen(self, scope: str | None, version: int) -> Notebook:
+        return replace(self, scope=scope, version=version)
 
 
 class MemoryNotebookWidget(Widget[Notebook]):
-    """The model and the host edit notes; every edit is in the log and can be undone."""
+    """The model and the host edit notes; every edit is in the log and can be undone. With ``scope`` the notes
+    are shared by all sessions that have it: they have a log of their own in the store, and each session keeps
+    what it has read of them as events."""
 
     name: ClassVar[str] = "notebook"
     description: ClassVar[str] = "Notes that stay in view however long the session grows."
+
+    def __init__(self, *, scope: str | None = None) -> None:
+        given = cast("object", scope)
+        if given is not None and not (isinstance(given, str) and given.strip() and len(given) <= _MAX_SCOPE):
+            raise AgentError(
+                "ConfigInvalid",
+                f"the scope of a notebook is {given!r}; pass a name of 1 to {_MAX_SCOPE} characters",
+            )
+        self.scope = scope
 
     @property
     def tools(self) -> Sequence[ToolSpec]:
@@ -50,7 +69,9 @@ class MemoryNotebookWidget(Widget[Notebook]):
         return (
             spec(
                 "notebook_write",
-                "Keep a note in view for the rest of the session. The same name replaces it.",
+                "Keep a note in view for the rest of the session. The same name replaces it."
+                if self.scope is None
+                else "Keep a note in view, in this session and in later ones. The same name replaces it.",
                 {"name": text, "text": text},
                 ["name", "text"],
             ),
@@ -64,8 +85,15 @@ class MemoryNotebookWidget(Widget[Notebook]):
     def reduce(self, state: Notebook, entry: Entry) -> Notebook:
         if not isinstance(entry, WidgetEventEntry) or entry.payload.widget != self.name:
             return state
-        data = entry.payload.data
-        match entry.payload.event:
+        state, data = self.after(state, entry.payload), entry.payload.data
+        if "version" in data:
+            return state.seen(data.get("scope"), int(data["version"]))
+        return state
+
+    def after(self, state: Notebook, event: WidgetEvent) -> Notebook:
+        """The notes once ``event`` is in the log."""
+        data = event.data
+        match event.event:
             case "written":
                 name, text = str(data.get("name", "")), str(data.get("text", ""))
                 if state.get(name) is None:
@@ -74,7 +102,7 @@ class MemoryNotebookWidget(Widget[Notebook]):
             case "erased":
                 name = str(data.get("name", ""))
                 return state.changed(tuple(note for note in state.notes if note[0] != name))
-            case "replaced":
+            case "replaced" | "read":
                 notes: list[dict[str, str]] = data.get("notes", [])
                 return state.changed(tuple((str(note["name"]), str(note["text"])) for note in notes))
             case "undone":
