@@ -42,7 +42,7 @@ async def files_of(protocol: str, *answers: LoopbackAnswer) -> set[str]:
     return {path.relative_to(ROOM).as_posix() for path in found if path.name != "__init__.py"}
 
 
-@pytest.mark.parametrize("protocol", ["anthropic-messages", "openai-chat"])
+@pytest.mark.parametrize("protocol", ["anthropic-messages", "openai-chat", "openai-responses", "gemini"])
 async def test_an_answer_passes_few_files(protocol: str) -> None:
     good = LoopbackAnswer.sse(b"".join(GOOD[protocol]))
     refused = LoopbackAnswer.json({"error": {"message": "slow down"}}, 429, {"retry-after": "1"})
