@@ -10,7 +10,6 @@ import pytest
 import turnlog.contract
 from turnlog.context import lookup_limits
 from turnlog.contract import Feature, ModelInvocationDescriptor, TokenUsage, model_facts, model_prices
-from turnlog.contract.models import KNOWN_BETTER
 from turnlog.models import Model, ScriptedModel
 from turnlog.models.anthropic import AnthropicModel
 from turnlog.models.bedrock import BedrockModel
@@ -19,12 +18,16 @@ from turnlog.models.openai_chat import OpenAIChatModel
 from turnlog.models.openai_responses import OpenAIResponsesModel
 from turnlog.observe import cost_of
 
-TABLE = Path(turnlog.contract.__file__).with_name("model_table.txt").read_text("utf-8")
-ROWS = [line.split() for line in TABLE.splitlines() if line[0] != "#"]
-NAMES = sorted(
-    {row[1].removeprefix("=") for row in ROWS}
-    | {line.split()[0] for line in KNOWN_BETTER.split("\n") if line}
-)
+ROOM = Path(turnlog.contract.__file__).parent
+
+
+def rows(table: str) -> list[list[str]]:
+    lines = (ROOM / table).read_text("utf-8").splitlines()
+    return [line.split() for line in lines if line[0] != "#"]
+
+
+ROWS = rows("model_table.txt")
+NAMES = sorted({row[1].removeprefix("=") for row in ROWS} | {row[0] for row in rows("known_models.txt")})
 ADAPTERS: list[type[Model[Any]]] = [
     AnthropicModel,
     BedrockModel,

@@ -1,6 +1,6 @@
 """What is known of models by name: windows, output limits, thinking, prices. One table, asked by everyone.
 
-The rows come from a generated table, ``model_table.txt``; ``KNOWN_BETTER`` is kept by hand and holds what
+The rows come from a generated table, ``model_table.txt``; ``known_models.txt`` is kept by hand and holds what
 that one does not say, or has wrong. The longest beginning of a name that a row has decides, field by field.
 """
 
@@ -56,126 +56,6 @@ class _Row(NamedTuple):
     step: int | None
     above: Prices | None
 
-
-KNOWN_BETTER = """
-claude              200000   8192 asked
-claude-3-           200000   4096 never
-claude-3-5-         200000   8192 never
-claude-3-7-         200000  64000 asked
-claude-opus-4       200000  32000 asked
-claude-sonnet-4     200000  64000 asked
-claude-haiku-4      200000  64000 asked
-claude-opus-4-5     200000  64000 asked
-claude-opus-4-6    1000000 128000 asked
-claude-opus-4-7    1000000 128000 asked
-claude-opus-4-8    1000000 128000 asked
-claude-opus-4-9    1000000 128000 asked
-claude-sonnet-4-6  1000000 128000 asked
-claude-sonnet-4-7  1000000 128000 asked
-claude-sonnet-4-8  1000000 128000 asked
-claude-opus-5      1000000 128000 default
-claude-opus-5-5    1000000 128000 always
-claude-opus-6      1000000 128000 default
-claude-sonnet-5    1000000 128000 default
-claude-sonnet-6    1000000 128000 default
-claude-haiku-5     1000000 128000 default
-claude-haiku-6     1000000 128000 default
-claude-fable       1000000 128000 always
-claude-mythos      1000000 128000 always
-codestral           256000
-command-r           128000   4096
-deepseek            128000
-deepseek-chat        64000
-deepseek-reasoner    64000
-deepseek-v3         128000
-deepseek-v4        1000000
-devstral            262144
-devstral-small-2505 131072
-devstral-small-2507 131072
-gemini             1048576  65536
-gemini-1-0           32768   8192
-gemini-1-5         1048576   8192
-gemini-1-5-pro     2097152   8192
-gemini-2-0         1048576   8192
-gemini-2-5-flash-image    65536 32768
-gemini-2-5-flash-image-preview 65536 32768
-gemini-3-pro-image        65536 32768
-gemini-3-pro-image-preview     65536 32768
-gemini-3-1-flash-image    65536 32768
-gemini-3-1-flash-image-preview 65536 32768
-gemma               131072   8192
-gemma-3n             32768   8192
-gemma-4             262144
-glm-4               128000
-glm-4-6             200000
-glm-4-6v            128000
-glm-4-7             200000
-glm-5               200000
-glm-5-2            1000000
-glm-5-3            1000000
-gpt-3-5              16385   4096
-gpt-4                 8192
-gpt-4-1            1000000  32768
-gpt-4-turbo         128000   4096
-gpt-4o              128000  16384
-gpt-5               400000 128000
-gpt-5-chat          128000  16384
-gpt-5-1-chat        128000  16384
-gpt-5-2-chat        128000  16384
-gpt-5-3             128000 128000
-gpt-5-3-chat        128000  16384
-gpt-5-3-codex       400000 128000
-gpt-5-4            1050000 128000
-gpt-5-4-mini        400000 128000
-gpt-5-4-nano        400000 128000
-gpt-5-5            1000000 128000
-gpt-5-6            1050000 128000
-gpt-6              1050000 128000
-gpt-oss             131072
-grok-3              131072
-grok-4              256000
-grok-4-1-fast      2000000
-grok-4-fast        2000000
-grok-code           256000
-kimi-k2             131072
-kimi-k2-5           262144
-kimi-k2-6           262144
-kimi-k2-7           262144
-kimi-k3            1048576
-llama-3               8192
-llama3                8192
-llama-3-1           131072
-llama3-1            131072
-llama-3-2           131072
-llama3-2            131072
-llama-3-3           131072
-llama3-3            131072
-llama-4             131072
-llama4              131072
-magistral           131072
-ministral           131072
-mistral             131072
-mistral-7b           32768
-mistral-large-2512  262144
-mistral-large-4    1048576
-mistral-medium-3    131072
-mixtral              32768
-mixtral-8x22b        65536
-nova                300000  10000
-nova-micro          128000  10000
-o1                  200000 100000
-o1-mini             128000  65536
-o1-preview          128000  32768
-o3                  200000 100000
-o4                  200000 100000
-pixtral             131072
-qwen                 32768
-qwen2                32768
-qwen2-5              32768
-qwen3               131072
-sonar               127072
-"""
-"""How a name begins, window, longest answer, whether it thinks: this holds until a longer row says more."""
 
 _THINKS: dict[str, Thinks] = {
     "never": "never",
@@ -254,25 +134,23 @@ def _best(name: str, rows: list[_Row], *, strict: bool = False) -> _Row | None:
 @cache
 def _ours() -> dict[str, ModelFacts]:
     found: dict[str, ModelFacts] = {}
-    for line in KNOWN_BETTER.split("\n"):
-        if line:
-            name, window, *more = line.split()
-            most = int(more[0]) if more else None
-            found[name] = ModelFacts(int(window), most, _THINKS[more[1]] if len(more) > 1 else None)
+    for name, window, *more in _lines("known_models.txt"):
+        most = int(more[0]) if more else None
+        found[name] = ModelFacts(int(window), most, _THINKS[more[1]] if len(more) > 1 else None)
     return found
 
 
 @cache
-def _table() -> list[list[str]]:
-    """The words of each line of the generated table, which is read when first asked for."""
+def _lines(name: str) -> list[list[str]]:
+    """The words of each line of a table beside this file, which is read when first asked for."""
     loader: Any = __loader__
-    data: bytes = loader.get_data(__file__.rpartition("models")[0] + "model_table.txt")
+    data: bytes = loader.get_data(__file__.rpartition("models")[0] + name)
     return [line.split() for line in data.decode().splitlines() if line[0] != "#"]
 
 
 def _rows(name: str) -> list[_Row]:
     """The rows that ``name`` begins with."""
-    return [_row(words) for words in _table() if name.startswith(words[1].removeprefix("="))]
+    return [_row(words) for words in _lines("model_table.txt") if name.startswith(words[1].removeprefix("="))]
 
 
 def _row(words: Sequence[str]) -> _Row:
