@@ -53,7 +53,6 @@ from ..contract import (
     ToolStarted,
     ToolStartedEntry,
 )
-from ..system import bulk
 
 PAUSED = "turnlog.paused"
 """Name of the custom entry that says a run was paused; the run's next step ends the pause."""
@@ -223,12 +222,11 @@ class SessionState:
         """``step`` for a whole log: of runs that are over, only what outlives them is looked at."""
         # The newest run may have begun with calls of the answer before it open.
         run = _newest(entries, "model_output", _newest(entries, "run_started", len(entries)))
-        with bulk():
-            for steps, part in ((OUTLIVING, islice(entries, run)), (STEPS, islice(entries, run, None))):
-                for entry in part:
-                    step = steps[entry.kind]
-                    if step is not None:
-                        step(self, entry)
+        for steps, part in ((OUTLIVING, islice(entries, run)), (STEPS, islice(entries, run, None))):
+            for entry in part:
+                step = steps[entry.kind]
+                if step is not None:
+                    step(self, entry)
 
     def step(self, entry: Entry) -> None:
         step = STEPS[entry.kind]

@@ -8,7 +8,6 @@ from typing import Any
 from turnlog.context import ContextManager, PictureCache
 from turnlog.contract import AgentError, Entry
 from turnlog.history import Session, attach_images, visible_entries
-from turnlog.system import bulk
 from turnlog.widgets import MemoryNotebookWidget, TodoWidget, Widget, WidgetHost, WorkspaceWidget
 
 
@@ -31,8 +30,7 @@ class Folds:
         if entries:
             self.context.refold(entries)
             if self.host.widgets:
-                with bulk():
-                    self.host.refold(entries)
+                self.host.refold(entries)
 
     def step(self, entry: Entry) -> None:
         self.host.step(entry)

@@ -1,6 +1,5 @@
 """The machine's clock and id source: the real ones behind the contract's ports."""
 
-from ._memory import bulk
 from ._system import SystemClock, SystemIds
 
-__all__ = ["SystemClock", "SystemIds", "bulk"]
+__all__ = ["SystemClock", "SystemIds"]
