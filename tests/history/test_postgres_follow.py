@@ -11,8 +11,8 @@ import pytest
 from history.postgres_log import Log
 from postgres_server import PostgresServer
 from turnlog.contract import Entry
-from turnlog.history import PostgresStore, _follow, follow
-from turnlog.history.postgres import _bell as postgres_bell
+from turnlog.history import PostgresStore, _views, follow
+from turnlog.history.postgres import _loop as postgres_bell
 from turnlog.testing import VirtualClock
 
 
@@ -28,7 +28,7 @@ async def take(store: PostgresStore, session_id: str, count: int) -> list[Entry]
 
 @pytest.fixture
 def hints_alone(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(_follow, "_HINTED", 3_600.0)
+    monkeypatch.setattr(_views, "_HINTED", 3_600.0)
 
 
 @pytest.mark.usefixtures("hints_alone")
@@ -63,7 +63,7 @@ async def test_many_follow_at_once_and_are_woken_by_their_own(postgres_url: str)
 async def test_without_notices_a_follower_looks_by_itself(
     postgres_url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(_follow, "_HINTED", 0.2)
+    monkeypatch.setattr(_views, "_HINTED", 0.2)
     monkeypatch.setattr(postgres_bell.Bell, "ring", lambda self, session_id: None)
     async with PostgresStore(postgres_url) as writer, PostgresStore(postgres_url) as reader:
         log = Log()

@@ -44,7 +44,7 @@ from turnlog.contract import (
 from turnlog.models import CacheConfig, load_model
 from turnlog.models.openai_responses import OpenAIResponsesModel
 from turnlog.models.wire import NO_RESULT, safe_name
-from turnlog.testing._model_histories import histories
+from turnlog.testing._model_cases import histories
 
 OPENAI = "https://api.openai.com/v1"
 PIXEL = "iVBORw0KGgo="

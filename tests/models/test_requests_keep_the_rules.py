@@ -9,7 +9,7 @@ import pytest
 from models.speakers import SPEAKERS, Said, Speaker, Voice, on_air
 from turnlog.contract import Message, SpecificTool, ToolSpec
 from turnlog.testing import FixedClock, FixedIds, check_request
-from turnlog.testing._model_histories import ask, histories, tools
+from turnlog.testing._model_cases import ask, histories, tools
 
 HISTORIES = histories()
 ODD = ToolSpec(

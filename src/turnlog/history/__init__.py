@@ -15,9 +15,8 @@ if TYPE_CHECKING:
     from ._blobs import attach_images as attach_images
     from ._blobs import named_blobs as named_blobs
     from ._export import export_jsonl as export_jsonl
+    from ._export import fork as fork
     from ._export import import_jsonl as import_jsonl
-    from ._follow import follow as follow
-    from ._fork import fork as fork
     from ._memory import MemoryStore as MemoryStore
     from ._purge import purge as purge
     from ._purge import purge_scope as purge_scope
@@ -37,6 +36,7 @@ if TYPE_CHECKING:
     from ._verify import check_unchanged as check_unchanged
     from ._verify import verify as verify
     from ._views import AgentState as AgentState
+    from ._views import follow as follow
     from ._views import messages_of as messages_of
     from ._views import redaction_of as redaction_of
     from ._views import visible_entries as visible_entries
@@ -50,9 +50,7 @@ else:
             "._appends": "check_input",
             "._blank": "PLACEHOLDER",
             "._blobs": "attach_images named_blobs",
-            "._export": "export_jsonl import_jsonl",
-            "._follow": "follow",
-            "._fork": "fork",
+            "._export": "export_jsonl fork import_jsonl",
             ".jsonl": "JsonlStore",
             "._memory": "MemoryStore",
             ".postgres": "PostgresStore",
@@ -63,6 +61,6 @@ else:
             ".sqlite": "SqliteStore",
             "._urls": "default_store_url open_store show_url",
             "._verify": "Problem check_unchanged verify",
-            "._views": "AgentState messages_of redaction_of visible_entries",
+            "._views": "AgentState follow messages_of redaction_of visible_entries",
         },
     )

@@ -28,9 +28,6 @@ if TYPE_CHECKING:
     from ._fault_store import fail_append as fail_append
     from ._fault_store import fill_disk as fill_disk
     from ._fault_store import slow_append as slow_append
-    from ._golden import check_trace as check_trace
-    from ._golden import read_trace as read_trace
-    from ._ids import FixedIds as FixedIds
     from ._loopback import Loopback as Loopback
     from ._loopback import LoopbackAnswer as LoopbackAnswer
     from ._loopback import LoopbackRequest as LoopbackRequest
@@ -40,6 +37,8 @@ if TYPE_CHECKING:
     from ._model_cases import Wired as Wired
     from ._model_checks import check_model as check_model
     from ._model_recorded import RecordedModel as RecordedModel
+    from ._model_recorded import check_trace as check_trace
+    from ._model_recorded import read_trace as read_trace
     from ._request_rules import check_request as check_request
     from ._runtime_checks import check_runtime as check_runtime
     from ._session_checks import OutsideRecord as OutsideRecord
@@ -51,6 +50,7 @@ if TYPE_CHECKING:
     from ._simulation import current_process as current_process
     from ._store_checks import check_store as check_store
     from ._time import FixedClock as FixedClock
+    from ._time import FixedIds as FixedIds
     from ._time import VirtualClock as VirtualClock
     from ._toolset_checks import check_toolset as check_toolset
     from ._widget_checks import check_widget as check_widget
@@ -62,19 +62,17 @@ else:
             "._context_checks": "check_context_manager",
             "._fake_runtime": "FakeOutput FakeProcess FakeRuntime",
             "._fault_store": "FaultStore StoreFault fail_append fill_disk slow_append",
-            "._golden": "check_trace read_trace",
-            "._ids": "FixedIds",
             "._loopback": "Loopback LoopbackAnswer LoopbackRequest",
             "._model_cases": "CaseCall ModelCase ModelReport Wired",
             "._model_checks": "check_model",
-            "._model_recorded": "RecordedModel",
+            "._model_recorded": "RecordedModel check_trace read_trace",
             "._request_rules": "check_request",
             "._runtime_checks": "check_runtime",
             "._session_checks": "OutsideRecord check_session",
             "._simulated_session": "SimulationReport simulate",
             "._simulation": "SimulatedProcess Simulation current_process",
             "._store_checks": "check_store",
-            "._time": "FixedClock VirtualClock",
+            "._time": "FixedClock FixedIds VirtualClock",
             "._toolset_checks": "check_toolset",
             "._widget_checks": "check_widget",
         },

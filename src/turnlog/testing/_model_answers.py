@@ -30,8 +30,7 @@ from turnlog.contract import (
     parse_arguments,
 )
 
-from ._model_cases import ModelCase
-from ._model_histories import FOREIGN
+from ._model_cases import FOREIGN, ModelCase
 
 _OUR_ID = re.compile(r"[A-Za-z0-9_-]{1,40}")
 

@@ -32,8 +32,19 @@ from turnlog.contract import (
 from turnlog.models import Model
 
 from ._model_answers import Answer, check_cut, check_error, check_sent, check_whole, expect
-from ._model_cases import CASES, MakeModel, ModelCase, ModelReport, Wired, build
-from ._model_histories import ask, histories, odd_call, odd_tool, tools
+from ._model_cases import (
+    CASES,
+    MakeModel,
+    ModelCase,
+    ModelReport,
+    Wired,
+    ask,
+    build,
+    histories,
+    odd_call,
+    odd_tool,
+    tools,
+)
 
 _BY_NAME = {case.name: case for case in CASES}
 _METADATA = RequestMetadata(session_id="s_check", run_id="run_check", model_call_index=2, attempt=3)

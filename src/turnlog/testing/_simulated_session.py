@@ -27,8 +27,7 @@ from turnlog.tools import Tool
 from turnlog.widgets import MemoryNotebookWidget
 
 from ._session_checks import OutsideRecord, find_problems
-from ._simulated_tools import TOOLS
-from ._simulation import SimulatedProcess, Simulation
+from ._simulation import TOOLS, SimulatedProcess, Simulation
 
 SESSION = "s1"
 _REST = 60

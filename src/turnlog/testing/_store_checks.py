@@ -12,7 +12,6 @@ from turnlog.contract import (
 
 from . import _store_log_checks as log
 from . import _store_room_checks as room
-from . import _store_side_checks as side
 from ._store_support import Opened
 
 MakeStore: TypeAlias = Callable[[], Store | Awaitable[Store]]
@@ -30,14 +29,14 @@ CHECKS: Sequence[Callable[[Opened], Awaitable[None]]] = (
     log.two_openings_share_one_log,
     log.every_text_survives,
     log.every_session_id_works_or_is_refused,
-    side.a_fork_shares_the_past_and_nothing_else,
-    side.a_fork_of_a_fork_reads_through_both,
-    side.erasing_replaces_content_and_keeps_the_rest,
-    side.bytes_are_kept_once_by_name,
-    side.bytes_that_only_erased_entries_name_go_with_them,
-    side.a_lost_lease_writes_nothing,
-    side.a_lease_runs_out,
-    side.sessions_are_listed,
+    log.a_fork_shares_the_past_and_nothing_else,
+    log.a_fork_of_a_fork_reads_through_both,
+    log.erasing_replaces_content_and_keeps_the_rest,
+    log.bytes_are_kept_once_by_name,
+    log.bytes_that_only_erased_entries_name_go_with_them,
+    log.a_lost_lease_writes_nothing,
+    log.a_lease_runs_out,
+    log.sessions_are_listed,
     room.sessions_are_found_by_what_they_are,
     room.forks_are_found_by_their_parent,
     room.a_log_without_a_digest_is_folded,

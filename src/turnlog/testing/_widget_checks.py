@@ -27,8 +27,7 @@ from turnlog.history import Session, fork
 from turnlog.tools import Tool, ToolAnswer, ToolExecutor, ToolRegistry
 from turnlog.widgets import RenderContext, Widget, WidgetAnswer, WidgetHost, WidgetToolContext
 
-from ._ids import FixedIds
-from ._time import FixedClock
+from ._time import FixedClock, FixedIds
 from ._widget_samples import SESSION, Played, check_parameters, picture, sample, shuffled, watch_outside
 
 MakeWidget: TypeAlias = Callable[[], Widget[Any]]

@@ -43,8 +43,7 @@ from turnlog.contract import (
 from turnlog.history import MemoryStore, Session
 from turnlog.widgets import Widget, WidgetAnswer, WidgetHost
 
-from ._ids import FixedIds
-from ._time import FixedClock
+from ._time import FixedClock, FixedIds
 
 SESSION = "widget-check"
 _TARGET = ModelInvocationDescriptor(provider_id="scripted", specification="scripted", model="scripted")

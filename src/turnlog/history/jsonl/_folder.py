@@ -38,9 +38,8 @@ from .._base import (
     sync_folder,
 )
 from .._blank import blobs_in
-from ._controls import Controls
 from ._file import FORMAT_VERSION, ForkPoint, Header, LogFile, render_batch
-from ._lock import BINARY, LeaseRow, locked, read_lease, write_lease
+from ._lock import BINARY, Controls, LeaseRow, locked, read_lease, write_lease
 
 F = TypeVar("F", bound=Callable[..., Any])
 _FileState: TypeAlias = tuple[int, int, int]
