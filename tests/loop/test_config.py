@@ -64,7 +64,9 @@ def test_toml_is_read_and_round_trips(tmp_path: Path) -> None:
     ("text", "words"),
     [
         ("name = ", "is not TOML"),
-        ("nam = 'x'", "nam"),
+        ("nam = 'x'", "the file has no field nam; did you mean name? Its fields: "),
+        ("[loop]\nmax_iteration = 5", "[loop] has no field max_iteration; did you mean max_iterations?"),
+        ("[model]\nname = 'local'\nurl = 'x'", "[model] has no field url. Its fields: name, options, params"),
         ("[loop]\nmax_iterations = 'many'", "loop.maxIterations"),
         ("[limits]\nmax_iterations = 5", "limits"),
         ("[model]\noptions = {}", "name"),

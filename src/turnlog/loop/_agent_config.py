@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import difflib
+import re
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Literal, TypeVar
 
 import msgspec
+from msgspec import inspect
 
 from turnlog.context import ContextOptions
 from turnlog.contract import (
@@ -137,7 +140,40 @@ def load_config(path: str | Path) -> AgentConfig:
     try:
         return msgspec.convert(_camel(plain), AgentConfig)
     except msgspec.ValidationError as error:
-        raise AgentError("ConfigInvalid", f"{path}: {error}", cause=error) from error
+        raise AgentError("ConfigInvalid", f"{path}: {_words(error)}", cause=error) from error
+
+
+_UNKNOWN = re.compile(r"Object contains unknown field `(\w+)`(?: - at `\$\.([\w.]+)`)?")
+
+
+def _words(error: msgspec.ValidationError) -> str:
+    """What is wrong with a file; a field that does not exist is named as people write it, with the others."""
+    found = _UNKNOWN.fullmatch(str(error))
+    if found is None:
+        return str(error)
+    wrong, place = _as_snake(found[1]), (found[2] or "").split(".")
+    known = _fields_at(inspect.type_info(AgentConfig), [name for name in place if name])
+    near = difflib.get_close_matches(wrong, known, n=1)
+    hint = f"; did you mean {near[0]}?" if near else "."
+    where = f"[{'.'.join(map(_as_snake, place))}]" if found[2] else "the file"
+    return f"{where} has no field {wrong}{hint} Its fields: {', '.join(known)}"
+
+
+def _fields_at(info: inspect.Type, place: Sequence[str]) -> list[str]:
+    options = info.types if isinstance(info, inspect.UnionType) else (info,)
+    for struct in options:
+        if not isinstance(struct, inspect.StructType):
+            continue
+        if not place:
+            return [_as_snake(field.encode_name) for field in struct.fields]
+        for field in struct.fields:
+            if field.encode_name == place[0]:
+                return _fields_at(field.type, place[1:])
+    return []
+
+
+def _as_snake(name: str) -> str:
+    return re.sub(r"[A-Z]", lambda letter: "_" + letter[0].lower(), name)
 
 
 def _only(table: V, kind: type[V]) -> V:

@@ -218,7 +218,7 @@ def _check_names(options: RunOptions) -> None:
         if name in known:
             continue
         near = difflib.get_close_matches(name, [*known, "session", "check", "output_type"], n=1)
-        hint = f"; did you mean {near[0]}?" if near else ""
+        hint = f"; did you mean {near[0]}?" if near else "."
         raise AgentError(
             "ConfigInvalid",
             f"a run has no option {name!r}{hint} Its options: session, {', '.join(known)}. Model parameters "

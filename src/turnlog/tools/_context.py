@@ -179,7 +179,7 @@ def check_deps(deps: object, wanted: Any, owner: str = "this agent") -> None:
     A type that Python cannot test (a protocol that is not ``runtime_checkable``, Any) takes everything.
     """
     if not accepts(wanted, deps):
-        given = "none were given" if deps is None else f"a {type(deps).__name__} was given"
+        given = "none were given" if deps is None else f"deps of type {type(deps).__name__} were given"
         name = getattr(wanted, "__name__", str(wanted))
         raise AgentError(
             "ConfigInvalid", f"{owner} needs deps of type {name}, and {given}; pass deps={name}(…)"
