@@ -132,11 +132,11 @@ def test_deps_of_the_right_type_are_taken(wanted: Any, deps: Any) -> None:
 @pytest.mark.parametrize(
     ("wanted", "deps", "words"),
     [
-        (Bank, "the bank", "needs deps of type Bank, and a str was given; pass deps=Bank"),
+        (Bank, "the bank", "needs deps of type Bank, and deps of type str were given; pass deps=Bank"),
         (Bank, None, "needs deps of type Bank, and none were given"),
-        (Vault, Bank(), "a Bank was given"),
+        (Vault, Bank(), "deps of type Bank were given"),
         (Row, 5, "needs deps of type Row"),
-        (Bank | str, 5, "a int was given"),
+        (Bank | str, 5, "deps of type int were given"),
     ],
 )
 def test_deps_of_another_type_are_refused(wanted: Any, deps: Any, words: str) -> None:

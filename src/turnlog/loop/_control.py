@@ -260,7 +260,8 @@ class RunControl:
             runner = await self._open_run(opened, None)
             if runner is None:
                 raise AgentError(
-                    "InvalidEntry", f"no run is open in session {session_id} that waits for answers"
+                    "InvalidEntry",
+                    f"no run is open in session {session_id}, so no call of it waits for an answer",
                 )
             await self._answer_here(runner, call_id, content, is_error, by)
             runner.outbox.close()
