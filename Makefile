@@ -40,8 +40,9 @@ bench: $(READY_DEV) ## run every benchmark: benchmarks/bench_*.py, and folders t
 	@$(if $(BENCHMARKS),,echo "no benchmarks yet" >&2; exit 1)
 	@set -e; for module in $(subst /,.,$(BENCHMARKS)); do echo "== $$module"; $(BIN)/python -m $$module; done
 
-soak: $(READY_DEV) ## run the long tests, minutes each
+soak: $(READY_DEV) ## run the long tests, minutes each, and the mutations that tests must notice
 	@$(PYTEST) -m soak --timeout 3600 -n $(WORKERS) --maxprocesses 8 --dist worksteal
+	@$(BIN)/python scripts/mutants.py
 
 clean: ## remove .venv and everything that was made
 	rm -rf .venv .demo dist build .pytest_cache .ruff_cache .hypothesis .import_linter_cache .coverage

@@ -37,12 +37,14 @@ class Own(Model[Any]):
     provider_id = "own"
     specification = "own"
 
-    def __init__(self, *chunks: Any) -> None:
-        super().__init__("own-1", clock=FixedClock())
+    def __init__(self, *chunks: Any, **fields: Any) -> None:
+        super().__init__("own-1", clock=FixedClock(), **fields)
         self.chunks = chunks
 
     async def _stream(self, request: ModelRequest[Any]) -> AsyncIterator[Any]:
         for chunk in self.chunks:
+            if request.raw is not None:
+                request.raw.append({"sent": "as it came"})
             yield chunk
 
 
@@ -236,7 +238,10 @@ async def test_deltas_that_come_again_are_dropped() -> None:
 async def test_what_the_provider_sent_is_off_by_default_and_in_no_event_or_entry() -> None:
     assert all(delta.provider_raw is None for delta in await deltas_of(ScriptedModel(["Hi."])))
     desk = Desk()
-    agent = Agent(ScriptedModel(["Hi."], include_raw=True), store=desk.store)
+    chunks = (START, TextChunk(text_delta="Hi."), DONE)
+    debugged = Own(*chunks, include_raw=True)
+    assert any(delta.provider_raw for delta in await deltas_of(debugged))
+    agent = Agent(debugged, store=desk.store)
     wires: list[bytes] = []
     async with agent.run_stream("Hi.", session="s") as run:
         async for event in run:

@@ -12,7 +12,8 @@ from spec_report import shared_folder
 from turnlog import Agent, AgentError, load_model, open_store, tool
 from turnlog.contract import CODES, encode, user_message
 from turnlog.history import export_jsonl
-from turnlog.testing import Loopback, LoopbackAnswer, Turn
+from turnlog.models import ProviderRouter
+from turnlog.testing import Loopback, LoopbackAnswer, ScriptedModel, Turn
 
 
 @pytest.mark.spec("E-1")
@@ -123,7 +124,7 @@ async def test_a_key_is_in_no_message_log_or_entry(
         headers={"x-request-id": KEY},
         body=f'{{"error": {{"message": "bad key {KEY}", "type": "{KEY}", "code": "{KEY}"}}}}'.encode(),
     )
-    async with Loopback([echo] * 4) as server:
+    async with Loopback(echo) as server:
         desk = Desk()
         model = load_model("openai-chat:m", api_key=KEY, base_url=server.url)
         agent = Agent(model, store=desk.store)
@@ -131,13 +132,15 @@ async def test_a_key_is_in_no_message_log_or_entry(
             await agent.run(f"My key is {KEY}, is it good?", session="s")
         deltas = [delta async for delta in model.stream([user_message("Hi.")], include_raw=True)]
         await agent.close()
+        await model.close()
+    assert "bad key" in caught.value.message, "the provider's own words, without the key"
     places = {
         "error": f"{caught.value!r} {caught.value.meta} {caught.value.result!r}",
         "cause": repr(caught.value.to_info()),
         "deltas": encode(deltas).decode(),
         "entries": encode(await desk.entries()).decode(),
         "export": (await export_jsonl(desk.store, "s")).decode(),
-        "logs": caplog.text,
+        "logs": "\n".join(r.getMessage() for r in caplog.records if r.name.startswith("turnlog")),
         "model": f"{model!r} {model.get_config()!r}",
     }
     assert [place for place, text in places.items() if KEY in text] == []
@@ -146,12 +149,14 @@ async def test_a_key_is_in_no_message_log_or_entry(
 @pytest.mark.spec("E-3")
 async def test_what_a_tool_says_of_a_key_is_cut_out_too() -> None:
     desk = Desk()
-    load_model("openai-chat:m", api_key=KEY)
+    keyed = load_model("openai-chat:m", api_key=KEY)
+    spoken = ScriptedModel([asks_for(call("leak")), Turn(text="Well.")])
 
     @tool
     async def leak() -> str:
         """Say too much."""
         raise RuntimeError(f"cannot log in with {KEY}")
 
-    await desk.agent(asks_for(call("leak")), Turn(text="Well."), tools=[leak]).run("Go.", session="s")
+    router = ProviderRouter({"spoken": spoken, "keyed": keyed})
+    await Agent(router, tools=[leak], store=desk.store).run("Go.", session="s")
     assert KEY not in encode(await desk.entries()).decode()

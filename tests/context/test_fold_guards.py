@@ -125,3 +125,16 @@ def test_within_a_level_a_text_only_becomes_shorter(call_id: str | None) -> None
     )
     assert leveled(short, long).endswith("brief")
     assert leveled(long, short).endswith("brief")
+
+
+@pytest.mark.spec("C-5")
+def test_a_call_that_a_log_left_without_a_result_is_answered_with_a_note() -> None:
+    log = Log()
+    log.user("one")
+    log.output("two", call("a"), call("b"))
+    log.results(b="result b")
+    log.output("the log went on")
+    messages = list(Projection.of(log.entries).emit(CLAUDE).messages)
+    assert pairs_are_whole(messages)
+    [lost, found] = messages[2].tool_results
+    assert lost.payload.is_error and found.payload.content == "result b"

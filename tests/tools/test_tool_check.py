@@ -16,6 +16,7 @@ CASES: list[tuple[dict[str, Any], Any, list[str]]] = [
     ({"type": "integer"}, 2.0, []),
     ({"type": "integer"}, 2.5, ["v: should be an integer, found 2.5 (a number)"]),
     ({"type": "integer"}, True, ["v: should be an integer, found true"]),
+    ({"type": "number"}, True, ["v: should be a number, found true"]),
     ({"type": "number", "minimum": 1, "exclusiveMaximum": 3}, 3,
      ["v: should be less than 3, found 3 (an integer)"]),
     ({"type": "number", "multipleOf": 0.1}, 0.3, []),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
@@ -51,8 +52,12 @@ class HttpModelConfig(ModelConfig, frozen=True, kw_only=True):
         for name, value in (self.extra_headers or {}).items():
             if not name.isascii() or not value.isascii() or "\n" in value or "\r" in value:
                 raise AgentError("ConfigInvalid", f"extra_headers: {name!r} is not a plain ASCII header")
-        for _, value in _secret_headers(self):
-            Secret(value)
+        for name, value in _secret_headers(self):
+            for word in (
+                value,
+                *re.split(r"[\s;,=]+", (self.extra_headers or {})[name]),
+            ):  # a cookie has several
+                Secret(word)
 
     def __repr__(self) -> str:
         hidden = dict(_secret_headers(self))
