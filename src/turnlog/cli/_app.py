@@ -38,6 +38,7 @@ class Commands(click.Group):
     modules = {
         "chat": "_chat",
         "run": "_run",
+        "map": "_run",
         "resume": "_run",
         "approve": "_control",
         "answer": "_control",

@@ -1,19 +1,20 @@
-"""``run`` and ``resume``: drive one run to its end, print it as it happens, and stop it with Ctrl-C."""
+"""``run``, ``map`` and ``resume``: drive runs to their end, print what happens, and stop with Ctrl-C."""
 
 from __future__ import annotations
 
 import asyncio
+import json
 import signal
 import sys
 from collections.abc import Callable
-from typing import Any
+from typing import IO, Any, cast
 
 import click
 
 from turnlog import events
 from turnlog.contract import RunResult
 from turnlog.history import SessionState
-from turnlog.loop import Agent, RunStream
+from turnlog.loop import Agent, Mapped, RunStream
 
 from ._agent import agent_options, make_agent, session_options
 from ._app import (
@@ -62,6 +63,69 @@ def run_command(
         return exit_code(result)
 
     sys.exit(asyncio.run(work()))
+
+
+@click.command("map", short_help="Ask a question for each line of a file.")
+@click.argument("lines", type=click.File("r", encoding="utf-8"), metavar="FILE")
+@agent_options
+@click.option(
+    "--sessions",
+    metavar="NAME",
+    help="What the names of the sessions begin with; then a restart does only what is left.",
+)
+@click.option(
+    "--concurrency", metavar="N", type=click.IntRange(1), default=20, help="How many at a time; default 20."
+)
+def map_command(
+    lines: IO[str], sessions: str | None, concurrency: int, as_json: bool, **options: Any
+) -> None:
+    """Ask a question for each line of FILE, - for standard input, several at a time.
+
+    A line is a JSON string, or an object with the field input. As each finishes, a JSON line goes to standard
+    output: its index, from 0, its session, its status, and its output or its error. Exit codes: 0 all
+    completed, 1 some did not, 130 stopped.
+    """
+    inputs = [_input_of(line, number) for number, line in enumerate(lines, 1) if line.strip()]
+
+    async def work() -> int:
+        async with make_agent(**options) as agent:
+            batch = agent.map(inputs, sessions=sessions, concurrency=concurrency)
+            left = len(inputs)
+            async for done in batch:
+                status = done.result.status if done.result is not None else "failed"
+                left -= status == "completed"
+                write_json(_line_of(done, status))
+            if not as_json and batch.usage is not None:
+                cost = "" if batch.usage.cost is None else f", ${batch.usage.cost:.4f}"
+                err.print(f"[dim]{batch.done} done, {batch.usage.total_tokens} tokens{cost}[/]")
+        return FAILED if left else 0
+
+    sys.exit(asyncio.run(work()))
+
+
+def _input_of(line: str, number: int) -> str:
+    try:
+        found: Any = json.loads(line)
+    except ValueError as error:
+        raise click.BadParameter(f"line {number} is not JSON: {error}", param_hint="FILE") from error
+    found = cast("dict[str, Any]", found).get("input") if isinstance(found, dict) else found
+    if not isinstance(found, str):
+        raise click.BadParameter(
+            f"line {number} is neither a JSON string nor an object with the text field input",
+            param_hint="FILE",
+        )
+    return found
+
+
+def _line_of(done: Mapped[Any], status: str) -> dict[str, Any]:
+    line: dict[str, Any] = {"index": done.index, "session": done.session_id, "status": status}
+    if status == "completed":
+        line["output"] = done.output
+    if done.error is not None:
+        line["error"] = done.error.to_info()
+    if done.result is not None and done.result.usage is not None:
+        line["usage"] = done.result.usage
+    return line
 
 
 @click.command("resume", short_help="Continue a run that was left open.")

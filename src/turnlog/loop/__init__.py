@@ -31,6 +31,8 @@ if TYPE_CHECKING:
     from ._hooks import Hooks as Hooks
     from ._hooks import RunIds as RunIds
     from ._loop import AgentLoop as AgentLoop
+    from ._map import Batch as Batch
+    from ._map import Mapped as Mapped
     from ._memory import Memory as Memory
     from ._open_sessions import SessionOptions as SessionOptions
     from ._options import RunOptions as RunOptions
@@ -64,6 +66,7 @@ else:
             "._decide": "decide plan_retry",
             "._hooks": "Hooks RunIds",
             "._loop": "AgentLoop",
+            "._map": "Batch Mapped",
             "._memory": "Memory",
             "._parts": "LoopParts",
             "._stored": "PendingAnswer explain fork_session pending_answers pending_calls purge_entries "

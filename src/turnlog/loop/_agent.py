@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import AsyncExitStack
 from pathlib import Path
 from typing import Any, Generic, Self, overload
@@ -44,6 +44,7 @@ from ._agent_config import AgentConfig, load_config
 from ._handle import Session
 from ._hooks import Hooks
 from ._loop import AgentLoop
+from ._map import Batch
 from ._memory import Memory
 from ._open_sessions import SessionOptions
 from ._options import AnyInput, Out, OutputSpec, RunDefaults, RunOptions, check_params, read_choice
@@ -383,6 +384,58 @@ class Agent(Generic[T]):
         """Commit the first entries of a run and return its id; ``resume``, here or in another process,
         drives it."""
         return await self.session(session).submit(text, output_type=output_type, **options)
+
+    @overload
+    def map(
+        self,
+        inputs: Iterable[AnyInput],
+        *,
+        output_type: OutputSpec[Out],
+        sessions: str | Sequence[str] | None = None,
+        concurrency: int = 20,
+        progress: bool | None = None,
+        **options: Unpack[RunOptions],
+    ) -> Batch[Out]: ...
+    @overload
+    def map(
+        self,
+        inputs: Iterable[AnyInput],
+        *,
+        output_type: None = None,
+        sessions: str | Sequence[str] | None = None,
+        concurrency: int = 20,
+        progress: bool | None = None,
+        **options: Unpack[RunOptions],
+    ) -> Batch[T]: ...
+    def map(
+        self,
+        inputs: Iterable[AnyInput],
+        *,
+        output_type: Any = None,
+        sessions: str | Sequence[str] | None = None,
+        concurrency: int = 20,
+        progress: bool | None = None,
+        **options: Unpack[RunOptions],
+    ) -> Batch[Any]:
+        """A run for each input, ``concurrency`` at a time: ``async for done in agent.map(…)`` gives each as
+        it finishes. A run that fails is an item with its ``error``.
+
+        ``sessions`` is what the names of their sessions begin with, or a name for each: then a restart
+        continues what a crash left open, and asks for nothing again that is done. ``progress`` shows a bar on
+        standard error (None: where that is a terminal).
+        """
+        output = read_output_type(output_type, self._defaults.output)
+        return Batch(
+            inputs,
+            self.session,
+            sessions,
+            concurrency,
+            progress,
+            self.store,
+            output,
+            output_type,
+            options,
+        )
 
     def resume_stream(self, session: str, *, deps: Any = None) -> RunStream[T]:
         """Continue the open run of a session, driven by the reader. No events come when no run is open."""
