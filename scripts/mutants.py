@@ -185,13 +185,10 @@ def run(mutants: list[Mutant], workers: int) -> int:
         for made in pool.map(Copy, places):
             copies.put(made)
         first = copies.get()
-        unbroken = first.test(
-            sorted({test for mutant in mutants for test in mutant.tests}), write_bytecode=True
-        )
+        code, last = first.test(sorted({test for mutant in mutants for test in mutant.tests}), first=True)
         copies.put(first)
-        if unbroken.returncode != 0:
-            print("\n".join(unbroken.stdout.splitlines()[-25:]))
-            print("mutants: the tests fail without any mutation; nothing can be shown")
+        if code != 0:
+            print(f"{last}\nmutants: the tests fail without any mutation; nothing can be shown")
             return 1
 
         def attempt(mutant: Mutant) -> str | None:
