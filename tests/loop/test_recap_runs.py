@@ -1,4 +1,5 @@
-"""Recaps that a model writes beside a run: on the wire just sent, used by the next fold, never waited for."""
+"""Recaps that a model writes beside runs: on the wire just sent, used by the next fold, waited for only when
+a prompt did not fit."""
 
 from __future__ import annotations
 
@@ -7,16 +8,20 @@ from collections.abc import AsyncIterator
 from contextlib import aclosing
 from typing import Any
 
+import msgspec
 import pytest
 
-from loop.context_stage import ContextStage, head, shown, wire
+from loop.context_stage import SMALL, ContextStage, head, shown, wire
 from loop.scenarios import SESSION, call
+from turnlog import tool
 from turnlog.contract import AgentError, Entry, TokenUsage
 from turnlog.history import AgentState
+from turnlog.loop import replay
 from turnlog.models import ModelRequest
 from turnlog.testing import ScriptedModel, Turn
 
 RECAP = "We count crates. crate-0-77 weighs 539 kilos; hall 1 is next."
+HASTY = msgspec.structs.replace(SMALL, recap_wait=0.05)
 USAGE = TokenUsage(input_tokens=4_000, output_tokens=20, total_tokens=4_020)
 
 
@@ -108,17 +113,148 @@ async def test_what_it_costs_is_counted() -> None:
 
 
 @pytest.mark.spec("C-6", "L-7")
-async def test_it_is_never_waited_for_and_leaves_nothing_behind() -> None:
+async def test_a_run_never_waits_for_it_and_closing_the_agent_leaves_nothing_behind() -> None:
     stage = ContextStage()
     slow = Slow(clock=stage.clock, ids=stage.ids)
     before = asyncio.all_tasks()
-    result = await stage.play(halls(6), recap=slow).run("Count.", session=SESSION)
+    agent = stage.play(halls(6), recap=slow, context=HASTY)
+    result = await agent.run("Count.", session=SESSION)
     assert result.text == "Counted."
+    assert (slow.asked, slow.closed) == (1, 0), "it outlives the run"
+    await agent.close()
     assert (slow.asked, slow.closed) == (1, 1)
     assert asyncio.all_tasks() == before
     entries = await stage.check()
     assert "compaction_summary" not in kinds(entries) and "custom" not in kinds(entries)
     assert "fold" in kinds(entries), "a fold needs no recap"
+
+
+class Late(ScriptedModel):
+    """Answers when it is told to."""
+
+    def __init__(self, *args: Any, **options: Any) -> None:
+        super().__init__(*args, **options)
+        self.may_answer = asyncio.Event()
+
+    async def _stream(self, request: ModelRequest) -> AsyncIterator[Any]:
+        await self.may_answer.wait()
+        async for chunk in super()._stream(request):
+            yield chunk
+
+
+@pytest.mark.spec("C-6", "O-2")
+async def test_one_that_comes_after_its_run_is_used_by_a_later_run_of_another_agent() -> None:
+    stage = ContextStage()
+    late = Late([Turn(text=RECAP, usage=USAGE)], clock=stage.clock, ids=stage.ids)
+    agent = stage.play(halls(2), recap=late)
+    await agent.run("Count.", session=SESSION)
+    assert kinds(await stage.entries())[-1] == "run_ended"
+    late.may_answer.set()
+    await agent.close()
+    assert kinds(await stage.entries())[-2:] == ["run_ended", "compaction_summary"]
+    state = AgentState.from_entries(await stage.entries())
+    assert state.token_usage is not None and state.token_usage.total_tokens >= USAGE.total_tokens
+    other = stage.play(halls(4))
+    await other.run("Go on.", session=SESSION)
+    fold = next(entry.payload for entry in await stage.entries() if entry.kind == "fold")
+    assert any(RECAP in segment.text for segment in fold.segments)
+    report = await replay(stage.store, SESSION)
+    assert report.identical, report.difference
+
+
+async def test_one_that_comes_during_the_next_run_is_taken_in_by_it() -> None:
+    stage = ContextStage()
+    late = Late([RECAP], clock=stage.clock, ids=stage.ids)
+    agent = stage.play([*halls(2), *halls(4)], recap=late)
+    await agent.run("Count.", session=SESSION)
+    async with agent.run_stream("Go on.", session=SESSION) as run:
+        async for event in run:
+            if event.kind == "tool_started":
+                late.may_answer.set()
+                await asyncio.sleep(0)
+    await agent.close()
+    entries = await stage.check()
+    assert kinds(entries).count("compaction_summary") == 1
+    assert kinds(entries)[-1] == "run_ended"
+
+
+async def test_a_run_that_begins_while_one_is_being_appended_is_not_refused() -> None:
+    stage = ContextStage()
+    late = Late([RECAP], clock=stage.clock, ids=stage.ids)
+    agent = stage.play([*halls(2), *["Yes."] * 5], recap=late)
+    await agent.run("Count.", session=SESSION)
+    late.may_answer.set()
+    for _ in range(5):
+        await asyncio.sleep(0)
+        assert (await agent.run("Sure?", session=SESSION)).text == "Yes."
+    await agent.close()
+    assert kinds(await stage.entries()).count("compaction_summary") == 1
+
+
+@pytest.mark.spec("C-6", "C-9")
+async def test_it_is_waited_for_when_a_prompt_does_not_fit() -> None:
+    stage = ContextStage()
+    late = Late([RECAP], clock=stage.clock, ids=stage.ids)
+    overflow = AgentError("ModelContextOverflow", "the prompt is too long")
+    asyncio.get_running_loop().call_later(0.05, late.may_answer.set)
+    turns = [*halls(2)[:-1], overflow, "Counted."]
+    result = await stage.play(turns, recap=late).run("Count.", session=SESSION)
+    assert result.text == "Counted."
+    found = kinds(await stage.entries())
+    assert found.index("compaction_summary") < found.index("fold")
+    fold = next(entry.payload for entry in await stage.entries() if entry.kind == "fold")
+    assert any(RECAP in segment.text for segment in fold.segments)
+    report = await replay(stage.store, SESSION)
+    assert report.identical, report.difference
+
+
+async def test_the_wait_has_a_bound() -> None:
+    stage = ContextStage()
+    slow = Slow(clock=stage.clock, ids=stage.ids)
+    overflow = AgentError("ModelContextOverflow", "the prompt is too long")
+    agent = stage.play([*halls(2)[:-1], overflow, "Counted."], recap=slow, context=HASTY)
+    assert (await agent.run("Count.", session=SESSION)).text == "Counted."
+    await agent.close()
+    assert slow.closed == slow.asked == 1
+
+
+async def test_a_program_without_an_event_loop_gets_what_it_paid_for() -> None:
+    stage = ContextStage()
+    scribe = ScriptedModel([Turn(text=RECAP, delay=0.0)], clock=stage.clock, ids=stage.ids)
+    agent = stage.play(halls(2), recap=scribe)
+    await asyncio.to_thread(agent.run_sync, "Count.", session=SESSION)
+    assert "compaction_summary" in kinds(await stage.entries())
+
+
+@pytest.mark.spec("C-6")
+async def test_it_follows_instructions_carries_on_from_the_last_and_lists_the_files() -> None:
+    stage = ContextStage()
+    scribe = ScriptedModel([RECAP, "More was counted."], clock=stage.clock, ids=stage.ids)
+    options = msgspec.structs.replace(SMALL, recap_instructions="Keep every weight.")
+
+    @tool(timeout=None)
+    async def read_file(path: str) -> str:
+        """Read a file."""
+        return "x " * 4_000
+
+    @tool(timeout=None)
+    async def edit_file(path: str) -> str:
+        """Edit a file."""
+        return "done " * 3_000
+
+    turns = [Turn(tool_calls=[call("read_file", path="a.txt"), call("edit_file", path="b.txt")])]
+    turns += [Turn(tool_calls=[call("read_file", path=f"c{n}.txt")]) for n in range(6)]
+    agent = stage.play([*turns, "Done."], recap=scribe, context=options, tools=[read_file, edit_file])
+    await agent.run("Count.", session=SESSION)
+    await agent.close()
+    recaps = [entry.payload for entry in await stage.entries() if entry.kind == "compaction_summary"]
+    assert len(recaps) == 2
+    first, second = (request.messages[-1].text for request in scribe.requests[:2])
+    assert "Keep every weight." in first and "Carry on" not in first
+    assert recaps[0].summary.startswith(RECAP)
+    assert "Files changed: b.txt" in recaps[0].summary and "Files read: a.txt" in recaps[0].summary
+    assert RECAP in second and "Carry on from your last recap" in second
+    assert "b.txt" in recaps[1].summary and "a.txt" in recaps[1].summary and "c1.txt" in recaps[1].summary
 
 
 @pytest.mark.spec("C-6", "L-7")
@@ -177,11 +313,13 @@ async def test_it_is_not_asked_for_again_and_again() -> None:
     """After one came to nothing the context has to grow first; while one waits to be used, none is wanted."""
     stage = ContextStage()
     slow = Slow(clock=stage.clock, ids=stage.ids)
-    agent = stage.play([*halls(2), *["Yes."] * 30], recap=slow)
+    agent = stage.play([*halls(2), *["Yes."] * 30], recap=slow, context=HASTY)
     await agent.run("Count.", session=SESSION)
     for _ in range(10):
         await agent.run("Sure?", session=SESSION)
-    assert slow.asked == slow.closed == 1
+    assert slow.asked == 1
+    await agent.close()
+    assert slow.closed == 1
     scribe = ScriptedModel(default=RECAP, clock=stage.clock, ids=stage.ids)
     other = ContextStage()
     agent = other.play([*halls(2), *["Yes."] * 30], recap=scribe)

@@ -275,18 +275,30 @@ def _words(message: Message) -> str:
 @click.command("compact", short_help="Make what the model sees smaller.")
 @session_argument
 @click.option("--model", "-m", metavar="NAME", help="Have this model write a recap first.")
+@click.option("--instructions", metavar="TEXT", help="What the recap has to keep.")
 @wait_option
 @store_option
-def compact_command(session: str, model: str | None, wait: bool, store_url: str | None) -> None:
+def compact_command(
+    session: str, model: str | None, instructions: str | None, wait: bool, store_url: str | None
+) -> None:
     """Fold a session now: long results become summaries, the oldest part becomes a digest.
 
     The log keeps everything; only what the model sees gets smaller.
     """
 
+    if instructions and not model:
+        raise click.UsageError("--instructions are for the model that writes a recap: name it with --model")
+
     async def work(store: Store) -> list[Entry]:
         chosen = load_model(model) if model else None
         try:
-            return await compact_session(store, session, model=chosen, on_busy="wait" if wait else "refuse")
+            return await compact_session(
+                store,
+                session,
+                model=chosen,
+                instructions=instructions,
+                on_busy="wait" if wait else "refuse",
+            )
         finally:
             if chosen is not None:
                 await chosen.close()

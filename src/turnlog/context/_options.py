@@ -14,7 +14,8 @@ class ContextOptions(Value, frozen=True, kw_only=True):
 
     ``window`` and ``price_step`` override the table; ``fold_at`` is the ceiling that holds on any model.
     ``preview_at`` is 2,500 where it is not given, less in a small window. Shares are of the fold threshold H,
-    except ``window_share`` and ``price_share``.
+    except ``window_share`` and ``price_share``. ``recap_instructions`` tell the model what a recap has to
+    keep; ``recap_wait`` is how many seconds one is waited for when a prompt did not fit.
     """
 
     window: int | None = None
@@ -24,6 +25,8 @@ class ContextOptions(Value, frozen=True, kw_only=True):
     price_share: float = 0.95
     cold_share: float = 0.6
     recap_share: float = 0.6
+    recap_instructions: str | None = None
+    recap_wait: float = 20.0
     turn_end_share: float = 0.9
     target_share: float = 0.5
     tail_share: float = 0.2
@@ -54,6 +57,10 @@ class ContextOptions(Value, frozen=True, kw_only=True):
                 raise AgentError(
                     "ConfigInvalid", f"context.{name} is {value}; it is a share, above 0 up to 1"
                 )
+        if not 0 <= self.recap_wait <= 600:
+            raise AgentError(
+                "ConfigInvalid", f"context.recap_wait is {self.recap_wait}; it may be 0 to 600 seconds"
+            )
         if self.tail_share >= self.target_share:
             raise AgentError(
                 "ConfigInvalid",

@@ -311,7 +311,15 @@ class Agent(Generic[T]):
     ) -> RunResult[Any]:
         """``run`` for code without an event loop."""
         _check_no_loop("run_sync", "await agent.run(…)")
-        return asyncio.run(self.run(text, output_type=output_type, session=session, check=check, **options))
+
+        async def run() -> RunResult[Any]:
+            try:
+                return await self.run(text, output_type=output_type, session=session, check=check, **options)
+            finally:
+                if self.loop.recaps is not None:
+                    await self.loop.recaps.settle()  # this event loop ends here
+
+        return asyncio.run(run())
 
     @overload
     def run_stream_sync(

@@ -20,6 +20,7 @@ from turnlog.contract import (
     AgentError,
     Clock,
     CompactionSummary,
+    CompactionSummaryEntry,
     Entry,
     IdSource,
     Message,
@@ -28,11 +29,11 @@ from turnlog.contract import (
     ToolChoice,
     text_part,
 )
-from turnlog.history import Session, attach_images, may_hold_images
+from turnlog.history import Session, attach_images, may_hold_images, visible_entries
 from turnlog.models import Model
 from turnlog.observe import cost_of
 from turnlog.system import SystemClock, SystemIds
-from turnlog.widgets import Widget
+from turnlog.widgets import Widget, WorkspaceWidget
 
 from ._folds import Folds, find_widgets
 from ._lease import WAIT_ADVICE, SessionLease
@@ -45,18 +46,24 @@ RECAP_REQUEST = (
 )
 
 
+_FILES = 60
+"""How many files of a kind a recap names, the newest last."""
+
+
 async def compact_session(
     store: Store,
     session_id: str,
     *,
     model: Model | None = None,
+    instructions: str | None = None,
     options: ContextOptions | None = None,
     widgets: Sequence[Widget[Any]] = (),
     clock: Clock | None = None,
     ids: IdSource | None = None,
     on_busy: Literal["refuse", "wait"] = "refuse",
 ) -> list[Entry]:
-    """Fold a session now. With a model, its recap stands for what is folded away.
+    """Fold a session now. With a model, its recap stands for what is folded away; ``instructions`` tell it
+    what to keep.
 
     ``widgets`` are those of your own that the session has: the fold shows their screens too. Returns the
     entries appended: none when there is nothing worth folding. A session with an open run is refused as
@@ -70,11 +77,15 @@ async def compact_session(
     ) as held:
         session.lease = held.lease
         await session.refresh()
-        return await _compact(session, model, options, widgets)
+        return await _compact(session, model, options, widgets, instructions)
 
 
 async def _compact(
-    session: Session, model: Model | None, options: ContextOptions | None, widgets: Sequence[Widget[Any]]
+    session: Session,
+    model: Model | None,
+    options: ContextOptions | None,
+    widgets: Sequence[Widget[Any]],
+    instructions: str | None,
 ) -> list[Entry]:
     state = session.state
     if state.is_open:
@@ -85,7 +96,7 @@ async def _compact(
     folds = Folds(
         session, lambda: ProjectionContext(options), find_widgets(names, widgets, all_of_them=False)
     )
-    if model is not None and (recap := await write_recap(model, folds)) is not None:
+    if model is not None and (recap := await write_recap(model, folds, instructions)) is not None:
         session.append_compaction(recap)
     updates = folds.context.compute_context_updates(
         ContextUpdateInput(target=state.target, manual=True, screen=folds.host.screen)
@@ -95,7 +106,9 @@ async def _compact(
     return await session.commit()
 
 
-async def write_recap(model: Model, folds: Folds) -> CompactionSummary | None:
+async def write_recap(
+    model: Model, folds: Folds, instructions: str | None = None
+) -> CompactionSummary | None:
     """Ask ``model`` for a recap of the session as it is. None when there is nothing to recap."""
     session, target = folds.session, model.descriptor
     context = folds.context.build_context(ContextInput(target=target, plan=False)).context
@@ -109,8 +122,45 @@ async def write_recap(model: Model, folds: Folds) -> CompactionSummary | None:
         context,
         session_id=session.session_id,
         first_kept=answers[-1],
+        request=recap_request(folds, instructions),
         tool_choice="none",
     )
+
+
+def recap_request(folds: Folds, instructions: str | None = None) -> tuple[str, str]:
+    """What a model is asked, and the list of files that its answer ends with.
+
+    It carries on from the last recap, so that what that one kept is not lost with the fold that used it."""
+    entries = visible_entries([*folds.session.entries, *folds.session.staged])
+    parts = [RECAP_REQUEST]
+    if instructions:
+        parts.append(f"What matters most to the user: {instructions}")
+    recaps = [entry.payload.summary for entry in entries if isinstance(entry, CompactionSummaryEntry)]
+    if recaps and recaps[-1]:
+        parts.append(
+            "Carry on from your last recap: keep what still holds, correct what does not, and add what came "
+            f"since. It was:\n\n{recaps[-1]}"
+        )
+    files = _files_of(entries, folds.host.widgets)
+    if files:
+        parts.append(f"The list of files is added to your recap; do not repeat it:\n\n{files}")
+    return "\n\n".join(parts), files
+
+
+def _files_of(entries: Sequence[Entry], widgets: Sequence[Widget[Any]]) -> str:
+    """The files that were read and changed, as the tool calls of the log tell."""
+    widget = next((each for each in widgets if isinstance(each, WorkspaceWidget)), WorkspaceWidget())
+    state, changed, read = widget.initial(), dict[str, None](), dict[str, None]()
+    for entry in entries:
+        before, state = state.files, widget.reduce(state, entry)
+        for path, action in state.files if state.files != before else ():
+            if (path, action) in before and state.files[-1] != (path, action):
+                continue
+            kind = read if action == "read" else changed
+            kind.pop(path, None)  # the newest last
+            kind[path] = None
+    lines = [("Files changed", list(changed)), ("Files read", [path for path in read if path not in changed])]
+    return "\n".join(f"{title}: {', '.join(paths[-_FILES:])}" for title, paths in lines if paths)
 
 
 async def ask_recap(
@@ -120,6 +170,7 @@ async def ask_recap(
     *,
     session_id: str,
     first_kept: str,
+    request: tuple[str, str],
     tool_choice: ToolChoice | None = None,
 ) -> CompactionSummary:
     """A recap of ``context``, for what comes before the entry ``first_kept``.
@@ -131,9 +182,10 @@ async def ask_recap(
         await attach_images(store, message) if may_hold_images(message) else message
         for message in context.messages
     ]
-    request = Message(run_id="", role="user", parts=[text_part(RECAP_REQUEST)], timestamp="")
+    words, files = request
+    asked = Message(run_id="", role="user", parts=[text_part(words)], timestamp="")
     stream = model.stream(
-        [*messages, request],
+        [*messages, asked],
         context.tool_specs,
         context.system_prompt,
         tool_choice=tool_choice,
@@ -154,6 +206,8 @@ async def ask_recap(
         raise AgentError(
             "ContextCompactionFailed", "the model wrote an empty recap; the session is unchanged"
         )
+    if files:
+        text = f"{text}\n\n{files}"
     by = (assembler.start.target if assembler.start else None) or model.descriptor
     usage = assembler.usage
     if usage is not None and usage.cost is None:

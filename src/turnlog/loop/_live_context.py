@@ -21,7 +21,7 @@ from turnlog.tools import ToolAnswer
 
 from ._folds import Folds
 from ._ports import Said
-from ._recap import BackgroundRecap
+from ._recap import Recaps
 
 CACHE_LIFETIME = 300.0
 """Seconds after which a provider's prompt cache is taken to be cold."""
@@ -33,12 +33,12 @@ class LiveContext:
         folds: Folds,
         clock: Clock,
         hints: JsonObject | None = None,
-        recap: BackgroundRecap | None = None,
+        recaps: Recaps | None = None,
     ) -> None:
         self._folds = folds
         self._clock = clock
         self._hints = hints
-        self._recap = recap
+        self._recaps = recaps
 
     def build(
         self, state: SessionState, target: ModelInvocationDescriptor, specs: Sequence[ToolSpec]
@@ -65,8 +65,12 @@ class LiveContext:
         return updates.entries_to_append
 
     def begin_recap(self, context: ModelContext, target: ModelInvocationDescriptor) -> None:
-        if self._recap is not None:
-            self._recap.consider(context, target)
+        if self._recaps is not None:
+            self._recaps.consider(self._folds, context, target)
+
+    async def await_recap(self) -> None:
+        if self._recaps is not None:
+            await self._recaps.wait(self._folds.session.session_id)
 
     def _is_cold(self, state: SessionState) -> bool:
         if state.last_answer_at is None:

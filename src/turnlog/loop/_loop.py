@@ -37,7 +37,7 @@ from ._options import NO_OBJECTS, RunObjects
 from ._output import LiveOutput, check_resumed
 from ._parts import LoopParts, check_humans
 from ._ports import Ports, Said
-from ._recap import BackgroundRecap
+from ._recap import Recaps
 from ._runner import Runner
 from ._secrets import Keyring
 from ._shared import SessionShare
@@ -45,6 +45,9 @@ from ._stream import Drive, RunStream
 
 for _category in ("history", "widgets"):
     get_logger(_category)  # rooms that log without knowing how logs are shown
+
+
+_STOPPED = ("aborted", "failed")
 
 
 class AgentLoop:
@@ -65,6 +68,15 @@ class AgentLoop:
             options=parts.sessions,
             secrets=self.keyring.secrets,
         )
+        self.recaps: Recaps | None = None
+        if parts.recap is not None:
+            self.recaps = Recaps(
+                parts.recap,
+                parts.store,
+                self.sessions.deliver,
+                instructions=parts.options.recap_instructions,
+                patience=parts.options.recap_wait,
+            )
         self.control = RunControl(parts, self.sessions, self._runner)
 
     def _context(self) -> ContextManager:
@@ -222,10 +234,6 @@ class AgentLoop:
         objects: RunObjects = NO_OBJECTS,
     ) -> Runner:
         parts = self.parts
-        recap = None
-        if parts.recap is not None:
-            recap = BackgroundRecap(parts.recap, parts.store, folds, opened.steering.tell)
-        opened.recap = recap
         world = ToolWorld(
             session_id=opened.session_id,
             run_id=opened.run_id,
@@ -244,7 +252,7 @@ class AgentLoop:
             model=LiveModel(parts.model, folds.pictures, parts.clock, folds.session.secrets),
             tools=LiveTools(parts.registry, parts.executor, parts.approvals, world, output),
             human=LiveHuman(parts.approvals.handler, parts.clock),
-            context=LiveContext(folds, parts.clock, hints, recap),
+            context=LiveContext(folds, parts.clock, hints, self.recaps),
             world=LiveWorld(ids, parts.hooks, opened.scope, opened.steering),
             output=output,
         )
@@ -264,8 +272,8 @@ class AgentLoop:
             if watchdog is not None:
                 watchdog.cancel()
             try:
-                if opened.recap is not None:
-                    await opened.recap.stop()
+                if self.recaps is not None and (runner.result is None or runner.result.status in _STOPPED):
+                    await self.recaps.stop(opened.session_id)
             finally:
                 await self.sessions.release(opened)
                 self.control.queue.rest()
@@ -292,6 +300,8 @@ class AgentLoop:
             opened.scope.request(error)
             if opened.home is asyncio.get_running_loop() and opened.reader is not None:
                 await opened.reader.aclose()
+        if self.recaps is not None:
+            await self.recaps.settle()
         await self.parts.registry.close()
         if self._connected and self.parts.runtime is not None:
             await self.parts.runtime.close()

@@ -37,7 +37,6 @@ from ._given import check_kind, check_named
 from ._lease import LEASE_TTL, OnBusy, SessionLease, Work, check_writing
 from ._live import Steering
 from ._ports import Fact, Said, append_fact
-from ._recap import BackgroundRecap
 from ._runner import Runner
 
 _REAL_TIME = SystemClock()
@@ -149,7 +148,6 @@ class OpenRun:
     hub: Hub = field(default_factory=Hub)
     held: SessionLease | None = None
     runner: Runner | None = None
-    recap: BackgroundRecap | None = None
     reader: RunReader | None = None
     """The stream that drives it, once it is open."""
     home: asyncio.AbstractEventLoop = field(default_factory=asyncio.get_running_loop)
@@ -303,6 +301,24 @@ class OpenSessions:
         except BaseException:
             self.kept.pop(folds.session.session_id, None)
             raise
+
+    async def deliver(self, session_id: str, fact: Fact) -> None:
+        """Append what came of work beside runs: by the run in progress here, else between two runs. Where
+        another process has the session it is kept for the next run here."""
+        with self._lock:
+            running = self.runs.get(session_id)
+            if running is None or running.home.is_closed():
+                opened = self.runs[session_id] = OpenRun(f"recap of {session_id}", session_id)
+                opened.leaving = True  # a run that comes meanwhile waits, and is not refused
+                opened.steering.closed = True
+                opened.steering.facts = self.untold.pop(session_id, [])
+                opened.steering.waiting = self.unheard.pop(session_id, [])
+            else:
+                opened = None
+                running.steering.tell(fact)
+        if opened is not None:
+            opened.steering.tell(fact)
+            await self.release(opened)
 
     async def release(self, opened: OpenRun) -> None:
         """The session is free for another run; what came too late for this one is appended or kept."""

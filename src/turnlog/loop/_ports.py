@@ -224,6 +224,10 @@ class ContextPort(Protocol):
         """The model is answering ``context``: a recap may be asked for in the background."""
         ...
 
+    async def await_recap(self) -> None:
+        """A prompt did not fit: give a recap that was asked for time to arrive, within a bound."""
+        ...
+
     def input_sections(self, said: Said) -> LevelOfDetailSections | None:
         """What is stored beside an input: its levels of detail and what changed on the screen."""
         ...

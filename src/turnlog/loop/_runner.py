@@ -174,12 +174,19 @@ class Runner:
             case EndRun():
                 return self._close(effect)
             case ShrinkContext():
-                shrink_context(session, self.ports, effect)
+                return self._shrink(effect)
             case AbandonCall():
                 self._abandon()
             case Nothing():
                 self.result = result_of(session.session_id, session.state)
         return None
+
+    async def _shrink(self, effect: ShrinkContext) -> list[RunEvent]:
+        with self._scope:
+            await self.ports.context.await_recap()
+        self._take_facts()
+        shrink_context(self.session, self.ports, effect)
+        return []
 
     # ── beginning ──
 
