@@ -36,11 +36,13 @@ _replace = msgspec.structs.replace
 
 class Copies(NamedTuple):
     """``whole``: entries that repeat the content and go altogether. ``calls``: those whose arguments repeat
-    it, in an answer that stays. Screens after ``first`` may show it."""
+    it, in an answer that stays; of these ``readers`` repeat no more than the name of an artifact. Screens
+    after ``first`` may show it."""
 
     whole: set[str]
     calls: set[str]
     first: int
+    readers: set[str]
 
 
 def copies_of(entries: Sequence[Entry], named: set[str]) -> Copies:
@@ -58,7 +60,7 @@ def copies_of(entries: Sequence[Entry], named: set[str]) -> Copies:
             break
         gone, calls = more, more_calls
     first = min((log.place[id] for id in named & gone), default=len(entries))
-    return Copies(gone - named, calls, first)
+    return Copies(gone - named, calls, first, calls & log.readers_of(gone))
 
 
 class _Log:
@@ -82,12 +84,7 @@ class _Log:
             for entry in self.entries
             if isinstance(entry, WidgetEventEntry) and entry.id in gone and entry.payload.tool_call_id
         }
-        artifacts = self._artifacts(gone)
-        found |= {
-            call.tool_call_id
-            for _, call in self.readers
-            if call.tool_name == READ_ARTIFACT and (call.arguments or {}).get("artifact") in artifacts
-        }
+        found |= self.readers_of(gone)
         own = {
             part.payload.tool_call_id
             for entry in self.outputs
@@ -95,6 +92,15 @@ class _Log:
             for part in entry.payload.message.tool_calls
         }
         return found - own
+
+    def readers_of(self, gone: set[str]) -> set[str]:
+        """Calls that read on in an artifact of what is gone."""
+        artifacts = self._artifacts(gone)
+        return {
+            call.tool_call_id
+            for _, call in self.readers
+            if call.tool_name == READ_ARTIFACT and (call.arguments or {}).get("artifact") in artifacts
+        }
 
     def repeating(self, gone: set[str], calls: set[str]) -> set[str]:
         cut = {

@@ -134,9 +134,10 @@ def _hidden_now(entries: Sequence[Entry]) -> Copies:
             named = set(entry.payload.entry_ids)
             copies = copies_of(entries[: entry.seq - 1], named)
             whole |= named | copies.whole
-            calls |= copies.calls
+            # What reads a redacted artifact is refused, so that the calls of earlier logs keep its name.
+            calls |= copies.calls - copies.readers if isinstance(entry, RedactionEntry) else copies.calls
             first = min(first, copies.first)
-    return Copies(whole, calls, first)
+    return Copies(whole, calls, first, set())
 
 
 def trims_after(
