@@ -40,7 +40,7 @@ from turnlog.contract import (
     user_message,
 )
 from turnlog.models import ModelRequest
-from turnlog.models._cache import FoldCache
+from turnlog.models._turns import FoldCache
 from turnlog.models.anthropic import AnthropicConfig, AnthropicModel
 from turnlog.models.anthropic._model import build_body
 from turnlog.testing import Loopback, LoopbackAnswer

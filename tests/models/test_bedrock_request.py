@@ -28,7 +28,7 @@ from turnlog.contract import (
     user_message,
 )
 from turnlog.models import CacheConfig, ModelRequest
-from turnlog.models._cache import FoldCache
+from turnlog.models._turns import FoldCache
 from turnlog.models.bedrock import BedrockConfig
 from turnlog.models.bedrock._model import build_arguments
 

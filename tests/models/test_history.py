@@ -19,7 +19,7 @@ from turnlog.contract import (
     tool_result_part,
     user_message,
 )
-from turnlog.models._cache import FoldCache, Wire
+from turnlog.models._turns import FoldCache, Wire
 from turnlog.models.wire import (
     NO_RESULT,
     ToolNames,

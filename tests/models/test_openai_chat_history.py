@@ -22,7 +22,7 @@ from turnlog.contract import (
     text_part,
     thinking_part,
 )
-from turnlog.models._cache import FoldCache, Wire
+from turnlog.models._turns import FoldCache, Wire
 from turnlog.models.openai_chat._request import Form
 
 _TEXT = st.sampled_from(["", "hello", "ünï\u2028", "x" * 50])

@@ -21,7 +21,7 @@ from turnlog.contract import (
     ToolResultPayload,
 )
 
-from ._cache import FoldCache, Wire
+from ._turns import FoldCache, Wire
 from .http import HttpModel, HttpModelConfig
 from .wire import image_note, is_strict, result_text, schema_name
 

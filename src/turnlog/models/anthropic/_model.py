@@ -20,9 +20,8 @@ from turnlog.contract import (
 )
 
 from .._base import Chunk
-from .._cache import FoldCache
 from .._config import CAPABLE, ModelConfig, ModelRequest
-from .._turns import cache_mark
+from .._turns import FoldCache, cache_mark
 from ..http import HttpModel, HttpModelConfig
 from ..http._exchange import raw_event
 from ..wire import ToolNames, closed_schema, is_strict, object_schema, safe_name, split_system

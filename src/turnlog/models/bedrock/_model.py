@@ -10,9 +10,8 @@ from turnlog.contract import AgentError, Feature, JsonObject, SpecificTool, Tool
 
 from .._answer import as_object, as_text
 from .._base import Chunk, Model
-from .._cache import FoldCache
 from .._config import CAPABLE, ModelConfig, ModelRequest
-from .._turns import cache_mark
+from .._turns import FoldCache, cache_mark
 from ..wire import ToolNames, closed_schema, is_strict, object_schema, safe_name, schema_name, split_system
 from ._client import Pump, explain
 from ._stream import ConverseReader

@@ -19,8 +19,8 @@ from turnlog.contract import (
     encode,
 )
 
-from .._cache import FoldCache
 from .._config import CAPABLE, ModelConfig, ModelRequest
+from .._turns import FoldCache
 from ..http import HttpModel, HttpModelConfig
 from ..http._exchange import raw_event
 from ..wire import ToolNames, object_schema, split_system

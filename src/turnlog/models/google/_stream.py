@@ -113,18 +113,14 @@ def args_text(args: msgspec.Raw) -> str:
             raise unreadable(raw, error, _SERVER) from error
 
 
+_WITHHELD = (
+    "SAFETY RECITATION BLOCKLIST PROHIBITED_CONTENT SPII IMAGE_SAFETY"
+    " IMAGE_PROHIBITED_CONTENT IMAGE_RECITATION MODEL_ARMOR"
+)
 _FINISH: dict[str, str] = {
+    **dict.fromkeys(_WITHHELD.split(), "content_filter"),
     "STOP": "stop",
     "MAX_TOKENS": "length",
-    "SAFETY": "content_filter",
-    "RECITATION": "content_filter",
-    "BLOCKLIST": "content_filter",
-    "PROHIBITED_CONTENT": "content_filter",
-    "SPII": "content_filter",
-    "IMAGE_SAFETY": "content_filter",
-    "IMAGE_PROHIBITED_CONTENT": "content_filter",
-    "IMAGE_RECITATION": "content_filter",
-    "MODEL_ARMOR": "content_filter",
     "UNEXPECTED_TOOL_CALL": "stop",
     "CONTINUATION": "length",
 }

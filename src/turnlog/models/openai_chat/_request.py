@@ -26,7 +26,6 @@ from turnlog.contract import (
     ToolSpec,
 )
 
-from .._cache import Digest, Wire
 from .._config import ModelRequest
 from .._openai import (
     OpenAIConfig,
@@ -38,6 +37,7 @@ from .._openai import (
     told_result,
     write_body,
 )
+from .._turns import Digest, Wire
 from ..wire import (
     file_note,
     image_note,

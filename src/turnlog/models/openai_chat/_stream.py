@@ -40,40 +40,20 @@ def merge_details(kept: list[dict[str, Any]], fragments: list[dict[str, Any]]) -
     return shown
 
 
-FINISH: dict[str, str] = {
-    "stop": "stop",
-    "eos": "stop",
-    "eos_token": "stop",
-    "end_turn": "stop",
-    "complete": "stop",
-    "tool_calls": "tool_calls",
-    "tool_call": "tool_calls",
-    "tool_use": "tool_calls",
-    "function_call": "tool_calls",
-    "length": "length",
-    "max_tokens": "length",
-    "max_output_tokens": "length",
-    "model_length": "length",
-    "model_context_window_exceeded": "length",
+_WORDS = {
+    "stop": "stop eos eos_token end_turn complete",
+    "tool_calls": "tool_calls tool_call tool_use function_call",
+    "length": "length max_tokens max_output_tokens model_length model_context_window_exceeded",
     "stop_sequence": "stop_sequence",
-    "content_filter": "content_filter",
-    "safety": "content_filter",
-    "sensitive": "content_filter",
-    "content_filtered": "content_filter",
-    "recitation": "content_filter",
-    "prohibited_content": "content_filter",
-    "blocklist": "content_filter",
-    "spii": "content_filter",
+    "content_filter": "content_filter safety sensitive content_filtered recitation prohibited_content"
+    " blocklist spii",
     "refusal": "refusal",
 }
+FINISH = {word: reason for reason, words in _WORDS.items() for word in words.split()}
 """What servers say, in lower case and up to a colon → what ``done`` says. Anything else is ``other``."""
 
-BROKEN: dict[str, str] = {
-    "error": "ModelServerError",
-    "abort": "ModelServerError",
-    "aborted": "ModelServerError",
-    "cancelled": "ModelServerError",
-    "network_error": "ModelServerError",
+BROKEN = {
+    **dict.fromkeys(("error", "abort", "aborted", "cancelled", "network_error"), "ModelServerError"),
     "server_error": "ModelServerError",
     "timeout": "ModelTimeout",
     "insufficient_system_resource": "ModelOverloaded",

@@ -23,8 +23,8 @@ from turnlog.contract import (
 )
 
 from .._answer import as_object, as_text
-from .._cache import Digest
 from .._openai import told_result
+from .._turns import Digest
 from ..wire import (
     NO_RESULT,
     file_note,

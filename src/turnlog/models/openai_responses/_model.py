@@ -21,7 +21,6 @@ from turnlog.contract import (
 )
 
 from .._answer import as_object
-from .._cache import Wire
 from .._config import CAPABLE, ModelConfig, ModelRequest
 from .._openai import (
     OpenAIConfig,
@@ -33,6 +32,7 @@ from .._openai import (
     sees,
     write_body,
 )
+from .._turns import Wire
 from ..http._exchange import raw_event
 from ..wire import ToolNames, is_strict, object_schema, safe_name
 from ._input import Form, InputWriter
