@@ -58,7 +58,7 @@ def make_model(
     return found(
         "recorded-model",
         base_url=base_url,
-        api_key="test-key-of-no-worth",
+        api_key="sk-test-key-of-no-worth",
         client=client,
         clock=FixedClock(),
         ids=FixedIds(),

@@ -60,7 +60,7 @@ async def requests(
     transport = PlayingTransport(200, {"content-type": "text/event-stream"}, [OK])
     async with httpx2.AsyncClient(transport=transport) as client:
         model = OpenAIChatModel(
-            "m", client=client, **{"base_url": LOCAL, "api_key": "test-key-of-no-worth", **fields}
+            "m", client=client, **{"base_url": LOCAL, "api_key": "sk-test-key-of-no-worth", **fields}
         )
         deltas = [delta async for delta in model.stream(messages, specs, prompt, **options)]
     assert deltas[-1].kind == "done", deltas[-1]
@@ -103,7 +103,7 @@ async def test_a_plain_request() -> None:
         extra_headers={"X-Trace": "t1"},
     )
     assert str(request.url) == f"{LOCAL}/chat/completions"
-    assert request.headers["authorization"] == "Bearer test-key-of-no-worth"
+    assert request.headers["authorization"] == "Bearer sk-test-key-of-no-worth"
     assert request.headers["accept-encoding"] == "identity"
     assert request.headers["x-trace"] == "t1"
     assert body == {
@@ -320,7 +320,7 @@ async def test_azure() -> None:
         [user_message("hi")], base_url="https://me.openai.azure.com", api_version="2025-01-01"
     )
     assert request.url.raw_path == b"/openai/deployments/m/chat/completions?api-version=2025-01-01"
-    assert request.headers["api-key"] == "test-key-of-no-worth"
+    assert request.headers["api-key"] == "sk-test-key-of-no-worth"
     assert "authorization" not in request.headers
     request, _ = await requests([user_message("hi")], base_url="https://me.openai.azure.com/openai/v1")
     assert request.url.raw_path == b"/openai/v1/chat/completions"

@@ -61,7 +61,7 @@ async def sent(*args: Any, **fields: Any) -> tuple[httpx2.Request, Any]:
     options = {name: fields.pop(name) for name in ("tool_choice", "request_metadata") if name in fields}
     transport = PlayingTransport(200, {"content-type": "text/event-stream"}, [sse(answer(message()))])
     async with httpx2.AsyncClient(transport=transport) as client:
-        given = {"base_url": OPENAI, "api_key": "test-key-of-no-worth", **fields}
+        given = {"base_url": OPENAI, "api_key": "sk-test-key-of-no-worth", **fields}
         model = OpenAIResponsesModel(given.pop("model_id", "gpt-5.2"), client=client, **given)
         deltas = [delta async for delta in model.stream(*(args or (HELLO,)), **options)]
     assert deltas[-1].kind == "done", deltas[-1]
@@ -95,7 +95,7 @@ async def test_a_plain_request() -> None:
         request_metadata=RequestMetadata(session_id="s1", run_id="r1"),
     )
     assert str(request.url) == f"{OPENAI}/responses"
-    assert request.headers["authorization"] == "Bearer test-key-of-no-worth"
+    assert request.headers["authorization"] == "Bearer sk-test-key-of-no-worth"
     assert request.headers["openai-organization"] == "org-1"
     assert request.headers["x-trace"] == "t1"
     assert body == {
@@ -286,7 +286,7 @@ async def test_stop_sequences() -> None:
 async def test_addresses(base: str, fields: dict[str, str], url: str, header: str) -> None:
     request, _ = await sent(base_url=base, **fields)
     assert str(request.url) == url
-    assert "test-key-of-no-worth" in request.headers[header]
+    assert "sk-test-key-of-no-worth" in request.headers[header]
 
 
 @pytest.mark.spec("P-3")

@@ -342,7 +342,7 @@ async def test_the_key_appears_nowhere(
 ) -> None:
     monkeypatch.setenv("TURNLOG_DEBUG", "provider")
     caplog.set_level("DEBUG")
-    echo = {"error": {"message": "wrong key test-key-of-no-worth in the request"}}
+    echo = {"error": {"message": "wrong key sk-test-key-of-no-worth in the request"}}
     async with Loopback(LoopbackAnswer.json(echo, 401)) as server:
         model = make_model(protocol, server.url)
         deltas = await collect(model)
