@@ -35,7 +35,7 @@ _DIGEST_FORM_WITH_DEFINITION = "turnlog-approval-2"
 
 
 def definition_hash(spec: ToolSpec) -> str:
-    """What a tool is to the one who approves a call of it: name, description and schema."""
+    """What an approver sees of a tool: name, description and schema."""
     told = [spec.name, spec.description, spec.parameter_schema]
     return digest(msgspec.json.encode(told, order="sorted"))
 
@@ -193,7 +193,7 @@ def _malformed(decided: ApprovalDecided) -> str | None:
     if decided.action not in _ACTIONS:
         return f"the action {decided.action!r} does not exist; it is one of {', '.join(_ACTIONS)}"
     if not decided.decided_by.strip():
-        return "it does not say who decided; give decided_by"
+        return "it does not name who decided; give decided_by"
     if decided.action == "modify":
         if decided.arguments is None:
             return "modify needs the arguments to run instead"

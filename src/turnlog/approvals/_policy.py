@@ -137,7 +137,7 @@ def _check_action(action: str, owner: str) -> None:
     if action not in _ACTIONS:
         raise AgentError(
             "ConfigInvalid",
-            f"{owner} of an approval policy says {action!r}; it can say {', '.join(_ACTIONS)}",
+            f"{owner} of an approval policy answers {action!r}; it can answer {', '.join(_ACTIONS)}",
         )
 
 

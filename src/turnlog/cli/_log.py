@@ -262,7 +262,7 @@ def _show_diff(before: ContextView, after: ContextView, as_json: bool) -> None:
 
 
 def _words(message: Message) -> str:
-    """What a message says, calls and results included."""
+    """The text of a message, calls and results included."""
     said = [message.text] if message.text else []
     for part in message.parts:
         if isinstance(part, ToolCallPart):

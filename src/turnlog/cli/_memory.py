@@ -78,7 +78,7 @@ def erase_command(scope: str, name: str, store_url: str | None, as_json: bool) -
 @store_option
 @json_option
 def undo_command(scope: str, store_url: str | None, as_json: bool) -> None:
-    """Take back the last change, whoever made it."""
+    """Undo the last change, by the model or a human."""
     _print(scope, store_url, as_json, lambda memory: memory.undo())
 
 

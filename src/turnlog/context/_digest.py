@@ -21,7 +21,7 @@ _FALSE_HEADER = re.compile(rf"(\n)(#\d+(?:-\d+)? (?:{_KINDS})(?: [^\n:]*)?: )")
 _CALL_CHARS = 160
 
 SHORTENED = " (words)"
-"""Behind the kind of a line that no longer says what it said word for word."""
+"""Behind the kind of a line that was shortened."""
 
 
 class Line(NamedTuple):

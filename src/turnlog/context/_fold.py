@@ -1,4 +1,4 @@
-"""What a fold entry does to what is visible. Nothing here decides anything: the entry says it all."""
+"""What a fold entry does to what is visible. Nothing here decides anything: the entry has all of it."""
 
 from __future__ import annotations
 

@@ -121,7 +121,7 @@ class Lane:
             return 0
         wire = wire_of(message)
         self._unhashed.append(wire)
-        self.messages.append(freeze(message))  # what was hashed is what is sent, whoever reads it
+        self.messages.append(freeze(message))  # what was hashed is what is sent, and no reader can change it
         size = len(wire)
         weight = weigh(message, size, self._options)
         self.size += size

@@ -97,7 +97,7 @@ class Projection:
         return projection
 
     def copy(self) -> Self:
-        """One that goes on from here by itself. The units are shared: they may be replaced, not changed."""
+        """A copy that grows on its own. The units are shared: they may be replaced, not changed."""
         copy = type(self)(self.options)
         copy.__dict__.update(self.__dict__)
         copy.units, copy.numbers, copy.targets = list(self.units), dict(self.numbers), dict(self.targets)

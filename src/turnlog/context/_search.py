@@ -32,8 +32,8 @@ def recall_text(entries: Sequence[Entry], entry_id: str, *, offset: int = 0, lim
     """The text of one entry, by id or by number (``#12``, or ``#3-9`` for a stretch); ``entries`` are the
     visible ones.
 
-    ``offset`` and ``limit`` count characters; a text that goes on says so. Raises ``ContextInvalidInput``
-    when there is no such entry or it says nothing.
+    ``offset`` and ``limit`` count characters; a longer text ends with a note. Raises
+    ``ContextInvalidInput`` when there is no such entry or it has no text.
     """
     texts = [
         text if len(found) == 1 else f"#{entry.seq} {text}"

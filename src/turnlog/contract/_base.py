@@ -40,7 +40,7 @@ META_LIMIT = 2048
 """Bytes a ``meta`` map may take on the wire."""
 
 MAX_DEPTH = 200
-"""How deep JSON from outside may nest: far from where a stack ends, whoever reads it later."""
+"""How deep JSON from outside may nest: far below the stack limit of any reader."""
 
 _SNAKE_CASE = re.compile(r"[a-z][a-z0-9_]*")
 _MAX_BITS = 13_000  # Python writes integers of at most 4,300 digits

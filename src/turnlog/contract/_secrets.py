@@ -2,7 +2,7 @@
 
 Only a value that cannot be mistaken for a word is guarded: one that looks random, or starts as the keys of a
 known service do. A conversation is masked by the secrets of its own agent and store and by those of the
-process; errors and debug logs, which go to whoever operates the process, by every one that is known.
+process; errors and debug logs, which the operator of the process reads, by every one that is known.
 """
 
 from __future__ import annotations

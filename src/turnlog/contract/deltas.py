@@ -44,7 +44,7 @@ class TextChunk(Value, frozen=True, kw_only=True):
 
 
 class ThinkingChunk(Value, frozen=True, kw_only=True):
-    """``provider_data`` (a signature, say) belongs to the part this text lands in, and ends that part."""
+    """``provider_data`` (such as a signature) belongs to the part this text lands in, and ends that part."""
 
     text_delta: str
     provider_data: JsonObject | None = None

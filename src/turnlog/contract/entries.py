@@ -204,8 +204,8 @@ class ToolStartedEntry(_Entry[ToolStarted], frozen=True, tag="tool_started"):
 class ToolDeferred(Value, frozen=True, kw_only=True):
     """The tool ran and its answer comes later, from outside: the call stays open until a result is appended.
 
-    ``question`` is what the one who answers is asked, ``answer_schema`` the form of the answer, ``by`` who is
-    to give it.
+    ``question`` is put to the person or system that answers, ``answer_schema`` is the form of the answer,
+    ``by`` names who is to give it.
     """
 
     tool_call_id: str

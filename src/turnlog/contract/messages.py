@@ -202,7 +202,7 @@ class Message(Value, frozen=True, kw_only=True):
 
 class MessageView(Sequence[Message]):
     """The first messages of a list that only grows, read-only. It costs the same at any length, and stays as
-    it is while the list goes on growing."""
+    it is while the list grows."""
 
     __slots__ = ("_count", "_grown")
 

@@ -84,7 +84,7 @@ def bare_name(model: str) -> str:
 
 @lru_cache(maxsize=1024)
 def model_facts(model: str) -> ModelFacts:
-    """What is known of ``model``, whoever serves it."""
+    """What is known of ``model``, at any provider."""
     name = bare_name(model)
     ours = max((key for key in _ours() if _begins(name, key)), key=len, default="")
     facts = _ours().get(ours, ModelFacts())
@@ -115,7 +115,7 @@ def _priced(provider: str, model: str) -> _Row | None:
 
 
 def _begins(name: str, key: str) -> bool:
-    """Whether ``name`` is ``key``, or goes on after it with something of its own."""
+    """Whether ``name`` is ``key``, or continues it with a suffix of its own."""
     return name.startswith(key) and (key[-1] == "-" or not name[len(key) : len(key) + 1].isalnum())
 
 

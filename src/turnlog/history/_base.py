@@ -31,7 +31,7 @@ def remember(cache: dict[K, V], key: K, value: V) -> None:
 
 
 def absolute(path: str | Path) -> str:
-    """The path from here, wherever the program goes later: a store stays where it was named."""
+    """The absolute path: a store stays where it was named when the program changes its working directory."""
     try:
         return os.path.abspath(path)
     except OSError:  # the working directory is gone
@@ -131,7 +131,7 @@ def fenced(lease: Lease, epoch: int) -> AgentError:
     return AgentError(
         "SessionConcurrentWrite",
         f"the lease of {lease.owner!r} on session {lease.session_id!r} (epoch {lease.epoch}) was lost: "
-        f"the session is at epoch {epoch}; stop, another worker goes on with it",
+        f"the session is at epoch {epoch}; stop: another worker continues it",
         meta={"session_id": lease.session_id, "epoch": lease.epoch, "found_epoch": epoch, "fenced": True},
     )
 

@@ -142,7 +142,7 @@ class _Log:
             case FoldEntry():
                 return self._folds(entry, gone, seqs)
             case CompactionSummaryEntry():
-                return bool(seqs) and seqs[0] < entry.seq  # whoever wrote it was shown all that came before
+                return bool(seqs) and seqs[0] < entry.seq  # its writer was shown all that came before
             case DeltaBatchEntry():
                 return (entry.run_id, entry.payload.model_call_index) in streams
             case ToolResultsEntry():

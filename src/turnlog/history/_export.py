@@ -88,7 +88,7 @@ async def import_jsonl(
 
     An export can be made by anyone, so its open run ends here as aborted and what was approved in it is void;
     entries that say so follow the log. With ``trust`` the run stays open, to be resumed. A session of which
-    only the past that a fork shares came along never stays open: its run goes on elsewhere, or in the fork.
+    only the past that a fork shares came along never stays open: its run continues elsewhere, or in the fork.
     """
     rows, blobs = _read_lines(data)
     _check_chain(rows)
@@ -131,7 +131,7 @@ def _close(session_id: str, entries: Sequence[Entry], clock: Clock, ids: IdSourc
     )
 
 
-_ENDED = "the log was imported with this run open, so it ended here; import it with trust to go on with it"
+_ENDED = "the log was imported with this run open, so it ended here; import it with trust to continue it"
 
 
 def _void(calls: Sequence[ToolCall], entries: Sequence[Entry], run_id: str, now: str) -> ToolResults:

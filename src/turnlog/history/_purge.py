@@ -74,7 +74,7 @@ async def purge(
     # from a shared past no longer tells what was made of it.
     logged: Entry | None = None
     for member, part in parts.items():
-        # Also where all of it lies in an ancestor's log: whoever has it in memory must learn of it.
+        # Also where all of it lies in an ancestor's log: a process that has it in memory must learn of it.
         made = await _log(store, member, part, by, reason, clock, ids, (leases or {}).get(member))
         logged = made if member == session_id else logged
     for member, part in sorted(parts.items(), key=lambda item: -item[1].depth):

@@ -42,7 +42,7 @@ def open_store(url: str, *, clock: Clock | None = None) -> Store:
 
 
 def show_url(url: str) -> str:
-    """``url`` for people: without a password, be it as short as it may."""
+    """``url`` for people: without its password, however short that is."""
     url = re.sub(r"(//[^/@:]*):[^/@]*@", r"\1:[secret]@", scrub(url))
     return re.sub(r"(password=)[^&]*", r"\1[secret]", url)
 

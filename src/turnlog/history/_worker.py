@@ -2,7 +2,7 @@
 
 What a hop costs is what a commit costs beyond its bytes, so: one wake-up for a sleeping thread and none
 for a busy one, one for the loop however many jobs finished together, no executor, no condition. Both
-sides sleep on a descriptor: the one who wakes lets go of the interpreter during the system call, so that
+sides sleep on a descriptor: the side that wakes releases the interpreter during the system call, so that
 the two threads do not fight for it.
 """
 
@@ -27,7 +27,7 @@ def _alone(jobs: list[Any]) -> None:
     job = jobs[0]
     try:
         job.value = job.work()
-    except BaseException as error:  # it belongs to whoever waits for the job
+    except BaseException as error:  # the caller that waits for the job gets it
         job.error = error
 
 

@@ -22,7 +22,7 @@ class RunInterrupted(Exception):
 
 
 class RunLeft(Exception):
-    """Raised inside the runner to leave a run as it is: open in the log, for somebody to go on with."""
+    """Raised inside the runner to leave a run as it is: open in the log, to be resumed."""
 
 
 class AbortScope:
@@ -81,7 +81,7 @@ class AbortScope:
         task, self._task = self._task, None
         if self._fired and task is not None:
             self._fired = False
-            # Somebody else may have cancelled the task as well: that is theirs, and goes on to them.
+            # Somebody else may have cancelled the task as well: that cancellation is raised again.
             ours = task.uncancel() <= self._cancelling
             if ours and kind is asyncio.CancelledError and self.reason is not None:
                 raise RunInterrupted(self.reason) from None

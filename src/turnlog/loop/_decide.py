@@ -28,11 +28,11 @@ from turnlog.contract import (
 from turnlog.history import CallState, SessionState
 
 ABANDONED = "the process stopped before the answer was complete"
-"""What the log says of a model call that was open when its process died."""
+"""The error recorded for a model call that was open when its process died."""
 
 
 class AbandonCall(msgspec.Struct, frozen=True):
-    """A call was open when its process died: say so in the log, then decide again."""
+    """A call was open when its process died: record that, then decide again."""
 
 
 class CallModel(msgspec.Struct, frozen=True):
@@ -89,7 +89,7 @@ def decide(state: SessionState) -> Effect:
             return EndRun(refused)
         ready = tuple(call for call in state.open_calls if not call.waits)
         return RunTools(ready) if ready else AwaitHuman(tuple(state.awaiting))
-    # A provider that paused its own work is simply asked to go on.
+    # A provider that paused its own work is asked to continue.
     paused = state.output is not None and state.output.payload.finish_reason == "pause"
     answered = state.output is not None and (not state.calls or state.final is not None) and not paused
     if answered and not state.input_pending:

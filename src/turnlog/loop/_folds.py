@@ -49,12 +49,12 @@ class Folds:
 BUILT_IN: tuple[Widget[Any], ...] = (MemoryNotebookWidget(), TodoWidget(), WorkspaceWidget())
 
 _ASSUMED = ("notebook", "todo")
-"""What a run is taken to have had when it does not say. They show nothing but their own events, so it makes
-no difference when they were not there."""
+"""The widgets that a run is taken to have had when its record names none. They show nothing but their own
+events, so it makes no difference when they were not there."""
 
 
 def names_to_record(widgets: Sequence[Widget[Any]]) -> list[str] | None:
-    """The widgets' names, or None where leaving them out says the same."""
+    """The widgets' names, or None where leaving them out means the same."""
     names = [widget.name for widget in widgets]
     assumed = [name for name in _ASSUMED if name in names]
     ours = all(type(widget).__module__.startswith("turnlog.widgets.") for widget in widgets)

@@ -1,4 +1,4 @@
-"""The right to write to a session, held while a run goes.
+"""The right to write to a session, held while a run is in progress.
 
 Every entry of a run is written under its lease. A process that was stopped for too long finds its lease
 taken and can write nothing more; one that died leaves a lease that runs out, or that is taken over at once
@@ -22,7 +22,7 @@ from turnlog.observe import get_logger
 
 T = TypeVar("T")
 OnBusy: TypeAlias = Literal["refuse", "wait", "outlast"]
-"""When another holds the session: say so at once; wait for as long as it takes; or wait only for a lease
+"""When another holds the session: refuse at once; wait for as long as it takes; or wait only for a lease
 that nobody renews any more."""
 
 LEASE_TTL = 30.0
@@ -267,7 +267,7 @@ def _is_kept_up(owner: str) -> bool:
 
 
 def work_of(owner: str) -> str:
-    """What the session is held for; empty where the name does not say."""
+    """What the session is held for; empty where the name does not contain it."""
     return owner.rpartition("/")[2].rpartition("-")[0]
 
 
@@ -299,7 +299,7 @@ def _space() -> str:
 
 def _started(pid: int) -> int | None:
     """When a process started, in ticks since the machine did; -1 for one that has ended and is not yet
-    collected; None where nobody says."""
+    collected; None where the system does not tell."""
     try:
         with open(f"/proc/{pid}/stat", "rb") as file:
             fields = file.read().rpartition(b")")[2].split()

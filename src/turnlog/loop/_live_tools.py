@@ -1,4 +1,4 @@
-"""The door to real tools: judges calls, runs them as tasks, and hands over what they say as they say it."""
+"""The port to real tools: judges calls, runs them as tasks, and reports progress and results as they come."""
 
 from __future__ import annotations
 
@@ -196,7 +196,7 @@ class LiveTools:
             return self._cut(answer, f"{type(error).__name__}: {scrub(str(error))}")
 
     def _tell(self, call: CallState, task: asyncio.Task[ToolAnswer]) -> None:
-        """However the task ended: whoever waits for news of it must not wait for ever."""
+        """Report every end of the task: the runner waits for it."""
         if not task.cancelled():
             answer = task.result()  # the executor and this class make every failure a value
         elif self._stopping:

@@ -1,4 +1,4 @@
-"""The engine behind an agent: opens sessions, starts runs and hands them to those who drive them."""
+"""The engine behind an agent: opens sessions, and starts runs that their readers drive."""
 
 from __future__ import annotations
 

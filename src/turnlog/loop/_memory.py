@@ -72,7 +72,7 @@ class Memory:
         return await self.apply(self.widget.replace_all(notes), seen=seen)
 
     async def undo(self, *, seen: int | None = None) -> Notebook:
-        """Take back the last change, whoever made it."""
+        """Undo the last change, by the model or a human."""
         return await self.apply(self.widget.undo(), seen=seen)
 
     async def apply(self, event: WidgetEvent, *, seen: int | None = None) -> Notebook:

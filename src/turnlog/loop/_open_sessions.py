@@ -194,7 +194,7 @@ class OpenSessions:
                 self.check_open()
                 other = self.runs.get(session_id)
                 if other is not None and other.home.is_closed():
-                    # Its event loop stopped under it, and it can neither go on nor end.
+                    # Its event loop was closed: it can neither continue nor end.
                     self.kept.pop(session_id, None)
                     other = None
                 if other is None:

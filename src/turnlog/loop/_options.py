@@ -236,7 +236,7 @@ def check_params(params: object) -> None:
         raise AgentError(
             "ConfigInvalid",
             f"params.extra may not hold {', '.join(taken)}: a run sets it itself; the text is the input, and "
-            "instructions say who the agent is",
+            "instructions are the system prompt",
         )
 
 

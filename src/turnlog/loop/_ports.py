@@ -74,7 +74,7 @@ class Outcome(msgspec.Struct, frozen=True):
 
 
 class Collector(Protocol):
-    """Takes the deltas of one call and says what came of them."""
+    """Takes the deltas of one call and returns its outcome."""
 
     def consume(self, delta: MessageDelta) -> None: ...
 
@@ -166,7 +166,7 @@ class ToolPort(Protocol):
 
     async def refresh(self) -> None:
         """Open toolsets that are not open yet, and read again those that changed. Raises ``AgentError`` when
-        one cannot be had."""
+        one cannot be opened."""
         ...
 
     def specs(self, state: SessionState) -> Sequence[ToolSpec]:
@@ -198,7 +198,7 @@ class ToolPort(Protocol):
 class HumanPort(Protocol):
     async def decide(self, calls: Sequence[CallState]) -> list[ApprovalDecided] | None:
         """Decisions for some of these calls, or None when nobody is there to decide. Raises ``HookFailed``
-        when the one who was asked failed."""
+        when the handler failed."""
         ...
 
     def withdraw(self, tool_call_id: str) -> None:

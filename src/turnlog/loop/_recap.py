@@ -20,7 +20,7 @@ from ._folds import Folds
 from ._ports import Fact
 
 FAILED = "turnlog.recap_failed"
-"""Name of the custom entry that says why there is no recap."""
+"""Name of the custom entry that records why there is no recap."""
 
 Deliver = Callable[[str, Fact], Awaitable[None]]
 

@@ -1,8 +1,8 @@
 """The hall. Read top to bottom, this is the data path of a run.
 
-``decide`` says what is owed, ``advance`` does it through a port, and what happened is staged in the session.
-Staged entries are committed before anything outside is touched and before a watcher is told of them, so a
-commit may hold several steps, and a crash loses none that had an effect.
+``decide`` returns the next step, ``advance`` performs it through a port, and what happened is staged in the
+session. Staged entries are committed before anything outside is touched and before a watcher sees an event
+of them, so a commit may hold several steps, and a crash loses none that had an effect.
 """
 
 from __future__ import annotations
@@ -377,7 +377,7 @@ class Runner:
         if not tools.running and not queue.waiting:
             self._queue = None
             return []
-        # Only a recording lets a call wait for nothing: it then says that the run was stopped here.
+        # Only in a recording may a call wait for nothing: the run was stopped here.
         with self._scope:
             news = await tools.next()
         match news:
@@ -419,7 +419,7 @@ class Runner:
         check_aborted(session.state.open_calls)
         await answer_denied(session, self.ports)
         if not session.state.is_open or any(call.waits for call in session.state.open_calls):
-            world.interrupted()  # the one who was asked may have aborted instead
+            world.interrupted()  # the approver may have aborted the run instead
             return await self._let_go()
         if session.state.open_calls:
             self.outbox.go("tool_running")

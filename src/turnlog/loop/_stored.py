@@ -221,7 +221,7 @@ class PendingAnswer(Value, frozen=True, kw_only=True):
 
     @property
     def question(self) -> str:
-        """What the one who answers is asked; the tool's reason where it asked nothing."""
+        """The question to answer; the tool's reason where it has no question."""
         return self.asked.question or self.asked.reason
 
 

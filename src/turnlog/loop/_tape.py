@@ -139,7 +139,7 @@ class Tape:
 
     @property
     def next(self) -> Entry:
-        """The next entry, whoever wrote it."""
+        """The next entry, of the run or of others."""
         return self.recorded[self._cursor]
 
     def after(self, skip: int = 0) -> Iterator[Entry]:

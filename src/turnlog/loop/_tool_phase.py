@@ -134,7 +134,7 @@ def idempotency_key(session_id: str, call: CallState) -> str:
 def stage_result(
     session: Session, ports: Ports, call: CallState, answer: ToolAnswer, *, by: str | None = None
 ) -> None:
-    """``by`` names the one who answered, where it was not the tool."""
+    """``by`` names who answered, where it was not the tool."""
     call_id = call.call.tool_call_id
     for event in answer.events:
         session.append_widget_event(event)

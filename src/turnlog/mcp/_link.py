@@ -97,7 +97,7 @@ class Link:
             self._client = None
 
     async def _watch(self, client: Client) -> None:
-        """Servers of the newer protocol tell of changes to those who listen; the others tell everybody."""
+        """Servers of the newer protocol notify subscribers of changes; older ones notify every client."""
         with contextlib.suppress(Exception):
             async with client.listen(tools_list_changed=True) as events:
                 async for _ in events:

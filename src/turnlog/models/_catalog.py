@@ -29,7 +29,7 @@ _FAMILIES = (("gpt", "openai"), ("chatgpt", "openai"), ("claude", "anthropic"), 
 
 
 def load_model(name: str, **config: Any) -> Model[Any]:
-    """The model that ``name`` says: ``"anthropic:claude-…"``, ``"openai-chat:…"``, ``"local"``, ….
+    """The model that ``name`` names: ``"anthropic:claude-…"``, ``"openai-chat:…"``, ``"local"``, ….
 
     Keyword arguments are fields of that model's configuration (``base_url``, ``api_key``, ``max_tokens``,
     …). No network is touched.

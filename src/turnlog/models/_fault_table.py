@@ -1,6 +1,6 @@
 """What a provider's refusal means: one table for all of them, read from top to bottom.
 
-Providers say the same thing in many words and under many statuses. A row names what must be seen (a
+Providers report the same fault in many words and under many statuses. A row names what must be seen (a
 status, a word in the error's type or code, a pattern in its message) and the code it stands for. The
 first row that fits decides.
 """

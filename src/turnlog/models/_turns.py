@@ -182,7 +182,7 @@ class AlternatingTurns(ABC):
         self.answers_calls = False
         """The last turn holds results: the model is in the middle of its work."""
         self.ends_verbatim = False
-        """The last block is the provider's own, after which it goes on by itself."""
+        """The last block is the provider's own, after which the provider continues by itself."""
 
     def copy(self) -> Self:
         other = copy(self)

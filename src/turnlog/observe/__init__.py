@@ -1,4 +1,4 @@
-"""What a run costs and what it says while it works: prices, structured logs."""
+"""Prices of runs, and structured logs."""
 
 from ._logs import debug_categories, get_logger, show_logs
 from ._prices import cost_of

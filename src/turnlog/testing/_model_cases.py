@@ -137,7 +137,7 @@ CASES: tuple[ModelCase, ...] = (
 class Wired:
     """A model and a way to see what became of its source.
 
-    ``closed`` returns once the source is closed: a server that waits for its client to hang up, say.
+    ``closed`` returns once the source is closed: for example a server that waits for its client to hang up.
     ``finish`` is called when the check is over. ``sent`` gives the bodies of all requests so far, JSON in
     bytes or as values, so that the kit can look at them.
     """

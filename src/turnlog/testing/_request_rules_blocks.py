@@ -51,7 +51,7 @@ def _anthropic_content(content: Any) -> list[JsonObject]:
 
 
 def _runs_there(blocks: list[JsonObject]) -> bool:
-    """Whether a turn stopped inside work that the provider does itself, and wants to go on with."""
+    """Whether a turn stopped inside work that the provider does itself and wants to continue."""
     return bool(blocks) and blocks[-1].get("type") not in ("text", "tool_use", *_THOUGHTS)
 
 
@@ -121,7 +121,7 @@ def _anthropic_answered(
 
 
 def _anthropic_thinking(body: JsonObject, turns: list[tuple[Any, list[JsonObject]]], found: Findings) -> None:
-    """With thinking switched on, work that goes on must have begun with it."""
+    """With thinking switched on, work that continues must have begun with it."""
     thinking = as_object(body.get("thinking")).get("type")
     if thinking != "enabled" or not turns or not _of(turns[-1][1], "tool_result"):
         return

@@ -149,7 +149,7 @@ class BusySession:
             await asyncio.wait(tasks)
 
     async def _come_to_an_end(self) -> None:
-        """No more faults: whoever comes last decides what waits and resumes what is open."""
+        """No more faults: the last process decides what waits and resumes what is open."""
         self.fail = 0.0
         for _ in range(_REST):
             process = self.simulation.process()
@@ -221,7 +221,7 @@ class BusySession:
         process.spawn(self._client(process, prompts), "client")
 
     async def _client(self, process: SimulatedProcess, prompts: int) -> None:
-        """Goes on with what is open, then says what it has to say, patiently."""
+        """Resume what is open, then run its own messages, waiting where the session is busy."""
         agent = self._agent(process)
         for number in range(prompts):
             for _ in range(4):

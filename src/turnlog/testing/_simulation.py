@@ -67,7 +67,7 @@ class SimulatedLoop(asyncio.SelectorEventLoop):
         elif not ready:
             if timeout is None:
                 tasks = ", ".join(sorted(task.get_name() for task in asyncio.all_tasks(self)))
-                raise AssertionError(f"nothing can ever go on; waiting for ever: {tasks}")
+                raise AssertionError(f"every task waits for ever: {tasks}")
             self._now += timeout
 
 

@@ -49,7 +49,7 @@ class FixedClock:
 
 class VirtualClock:
     """Time stands still until it is moved: by ``advance``, or by itself (``auto=True``) whenever nothing in
-    the event loop can go on before some sleeper wakes.
+    the event loop can run before some sleeper wakes.
 
     Sleepers wake one by one in the order of their time, each with the loop run until it is idle again. Work
     that the loop cannot see (threads, sockets) counts as idle: with ``auto``, give such work ``grace`` real
@@ -98,7 +98,7 @@ class VirtualClock:
         await self.settle()
 
     async def settle(self) -> None:
-        """Return once nothing else in the event loop can go on by itself."""
+        """Return once nothing else in the event loop can run."""
         loop = asyncio.get_running_loop()
         idle = 0
         for _ in range(_MAX_PASSES):

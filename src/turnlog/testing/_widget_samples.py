@@ -166,7 +166,7 @@ def watch_outside() -> Generator[list[str]]:
         if reached is not None and reached not in found:
             found.append(reached)
 
-    gc.disable()  # whoever watches the collector looks at clocks
+    gc.disable()  # callbacks of the collector look at clocks
     sys.setprofile(look)
     try:
         yield found

@@ -59,7 +59,7 @@ class ToolError(Exception):
 
 @dataclass(frozen=True, kw_only=True)
 class Deferral:
-    """Why a call has no answer yet, and what is asked of the one who will give it.
+    """Why a call has no answer yet, and the question to the person or system that will give it.
 
     ``question`` is shown to a human, ``answer_schema`` is what the answer must fit, ``by`` names who or what
     is to answer (a person, a child session, a job).

@@ -49,8 +49,9 @@ class Threads:
         self, function: Callable[[], T], on_cancel: Callable[[], None]
     ) -> tuple[T | None, BaseException | None]:
         """Run ``function`` in a thread and wait for it, through cancellation too: a thread cannot be
-        stopped, so ``on_cancel`` asks it to, and whoever does not want to wait closes this coroutine. What it
-        raised is returned beside its value: some exceptions (StopIteration) may not be set on a future."""
+        stopped, so ``on_cancel`` asks it to end, and a caller that does not want to wait closes this
+        coroutine. What it raised is returned beside its value: some exceptions (StopIteration) may not be
+        set on a future."""
         await self._enter()
         loop = asyncio.get_running_loop()
         done: asyncio.Future[tuple[T | None, BaseException | None]] = loop.create_future()

@@ -151,7 +151,7 @@ class MemoryNotebookWidget(Widget[Notebook]):
         return self.event("replaced", {"notes": [{"name": name, "text": notes[name]} for name in notes]})
 
     def undo(self) -> WidgetEvent:
-        """The event that takes back the last change, whoever made it."""
+        """The event that undoes the last change, by the model or a human."""
         return self.event("undone", {})
 
 

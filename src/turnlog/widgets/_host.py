@@ -52,7 +52,7 @@ class WidgetHost:
             if widget.name in names:
                 raise AgentError(
                     "ConfigInvalid",
-                    f"two widgets are named {widget.name!r}; a widget's name says whose events are whose, "
+                    f"two widgets are named {widget.name!r}; a widget's name tells whose events are whose, "
                     "so give one of them another",
                 )
             names.add(widget.name)
@@ -167,7 +167,7 @@ class WidgetHost:
                 return _checked(widget.render_live_screen(ctx))
             except Exception as error:
                 problem = _told(error)
-        # The run goes on; the model and the log both see that this view is missing, and why.
+        # The run continues; the model and the log both show that this view is missing, and why.
         return {widget.name: f"(cannot be shown: {problem})"}
 
     # ── tools ──

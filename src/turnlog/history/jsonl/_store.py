@@ -166,7 +166,7 @@ class JsonlStore(StoreBase):
         await self._worker.stop(self._files.forget)
 
     async def _do(self, work: Callable[[], T]) -> T:
-        """Run ``work`` on the store's thread; while another process has the lock it needs, others go on."""
+        """Run ``work`` on the store's thread; other jobs run while it waits for another process's lock."""
         deadline = monotonic() + self._busy_timeout
         while True:
             try:

@@ -22,7 +22,7 @@ class Address(NamedTuple):
     passwords: tuple[Secret, ...]
 
     def clean(self, text: str) -> str:
-        """``text`` without the password, be it as short as it may."""
+        """``text`` without the password, however short that is."""
         for password in self.passwords:
             text = text.replace(password.reveal(), "[secret]")
         return text

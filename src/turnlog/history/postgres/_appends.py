@@ -78,7 +78,7 @@ class Batch:
 
     def end(self, error: AgentError | None) -> None:
         if self.future.done():
-            return  # whoever waited was cancelled
+            return  # the waiting caller was cancelled
         if error is None:
             self.future.set_result(None)
         else:

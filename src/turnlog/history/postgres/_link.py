@@ -147,7 +147,7 @@ def _settings(schema: str, timeout: float, lock_timeout: float) -> str:
         "SET default_transaction_isolation = 'read committed'; "
         "SET client_min_messages = warning; "
         "SET jit = off; "  # it takes longer than anything we ask
-        # Whoever set it higher, for standbys, is left alone.
+        # A higher setting, for standbys, is left as it is.
         "SELECT set_config('synchronous_commit', 'on', false) "
         "WHERE current_setting('synchronous_commit') = 'off'"
     )

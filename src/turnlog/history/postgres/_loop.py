@@ -166,7 +166,7 @@ class Bell:
         return payload if len(payload.encode()) <= _MAX_PAYLOAD else _EVERYTHING
 
     async def _tell(self, payload: str) -> None:
-        with suppress(AgentError):  # a hint; those who wait look by themselves
+        with suppress(AgentError):  # only a hint: subscribers also look at intervals
             await self._pool.run("write", partial(self._notify, payload))
 
     async def _notify(self, payload: str, link: Link) -> None:

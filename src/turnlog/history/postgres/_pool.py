@@ -75,7 +75,7 @@ class Pool:
         return await asyncio.shield(self.start(self.run(doing, work)))
 
     def start(self, work: Coroutine[Any, Any, T]) -> asyncio.Task[T]:
-        """Let ``work`` go on by itself; ``close`` waits for it."""
+        """Run ``work`` in the background; ``close`` waits for it."""
         task = asyncio.get_running_loop().create_task(work)
         self._tasks.add(task)
         task.add_done_callback(self._done)

@@ -89,7 +89,7 @@ class Pump:
                 close = getattr(stream, "close", None)
                 if close is not None:
                     close()
-        except BaseException as error:  # whatever it is, whoever waits must hear of it
+        except BaseException as error:  # any failure must reach the waiting reader
             last = _Failure(error)
         self._put(last)
 
@@ -101,7 +101,7 @@ class Pump:
         self._items.append(item)
         try:
             self._loop.call_soon_threadsafe(self._ready.set)
-        except RuntimeError:  # the loop is gone, and with it whoever waited
+        except RuntimeError:  # the event loop is closed, and the waiting reader with it
             self._closed = True
             return False
         return True

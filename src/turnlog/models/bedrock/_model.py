@@ -19,7 +19,7 @@ from ._turns import Turns, Vendor, vendor_of
 
 
 class BedrockConfig(ModelConfig, frozen=True, kw_only=True):
-    """``additional_request_fields`` are the model's own (``{"thinking": {…}}`` for Claude, say);
+    """``additional_request_fields`` are the model's own (``{"thinking": {…}}`` for Claude, for example);
     ``guardrail``, ``performance`` and ``service_tier`` go out as they are; ``system_tools`` names tools that
     run at the provider. ``region`` matters only when no client is handed in.
 
@@ -149,7 +149,7 @@ class BedrockModel(Model[BedrockConfig]):
 
     Without one, a client is made from botocore's own configuration at the first call; it does not retry.
     A client handed in keeps its own settings: switch its retries off (``retries={"total_max_attempts": 1}``),
-    since whoever calls the model retries. Its calls block, so each runs in a thread of its own.
+    since the caller of the model retries. Its calls block, so each runs in a thread of its own.
     """
 
     provider_id: ClassVar[str] = "bedrock"

@@ -418,7 +418,7 @@ def _write(what: str, url: str, fields: JsonObject) -> None:
     """One record, its fields as JSON in the text and as attributes for structured handlers."""
     if not _debug.isEnabledFor(logging.DEBUG):
         _debug.setLevel(logging.DEBUG)
-    if not _debug.hasHandlers():  # nobody set up logging: whoever switched this on wants to see it
+    if not _debug.hasHandlers():  # no logging is set up, and the user who switched this on wants to see it
         _debug.addHandler(logging.StreamHandler())
     text = msgspec.json.encode(fields).decode()
     _debug.debug("%s %s %s", what, scrub(url), text, extra=fields)

@@ -136,7 +136,7 @@ _TRACE_PARENT = re.compile(r"[0-9a-f]{2}-[0-9a-f]{32}-[0-9a-f]{16}-[0-9a-f]{2}")
 def trace_headers(metadata: RequestMetadata) -> dict[str, str]:
     """The call's trace as W3C's ``traceparent``, so that a gateway's spans join ours.
 
-    A trace id of another form than W3C's is not sent: whoever reads the header would drop it.
+    A trace id of another form than W3C's is not sent: the server would drop the header.
     """
     trace = (metadata.trace_id or "").lower()
     if _TRACE_PARENT.fullmatch(trace):

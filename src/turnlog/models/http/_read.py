@@ -82,7 +82,7 @@ class SSEReader:
         return not self._buffer or self._buffer.startswith(b":")
 
     def end(self) -> list[ServerEvent]:
-        """The event that no blank line closed, if any. It may be cut: whoever reads it must check."""
+        """The event that no blank line closed, if any. It may be cut: the reader must check."""
         rest, self._buffer = bytes(self._buffer), bytearray()
         return self._events([rest]) if rest else []
 
@@ -136,7 +136,7 @@ def _parse(block: bytes) -> list[ServerEvent]:
 
 
 def _stands_alone(line: bytes) -> bool:
-    """Several such lines cannot be one value: no JSON goes on after its object is closed."""
+    """Several such lines cannot be one value: JSON ends where its object is closed."""
     return (line[:1] == b"{" and line.rstrip()[-1:] == b"}") or line.strip() == b"[DONE]"
 
 

@@ -1,6 +1,6 @@
 """The process that runs the llama.cpp server. It imports nothing of turnlog.
 
-Its orders come as one line of JSON on standard input, which then stays open: when it closes, whoever
+Its orders come as one line of JSON on standard input, which then stays open: when it closes, the process that
 asked for the server is gone, and so the server goes too, whatever became of its parent. Its answer is one
 line of JSON on standard output: ``{"url": …}`` or ``{"error": …, "missing": …}``.
 """
@@ -82,7 +82,7 @@ def reply(answer: Any, **fields: Any) -> None:
 
 
 def first_lines(log: Any) -> str:
-    """What llama.cpp logged, without time stamps. The cause comes first, then those who heard of it."""
+    """What llama.cpp logged, without time stamps. The cause comes first, then what followed from it."""
     # Its log is written by a thread of its own.
     time.sleep(0.1)
     log.seek(0)

@@ -61,7 +61,7 @@ KNOWN: dict[str, Weights] = {
 
 
 def find_weights(name: str) -> Path:
-    """The weights that ``name`` says: a row of ``KNOWN`` (``""`` is the default row) or a path to a .gguf.
+    """The weights that ``name`` names: a row of ``KNOWN`` (``""`` is the default row) or a path to a .gguf.
 
     Raises ``WeightsMissing``. Fetches nothing and imports nothing.
     """

@@ -104,7 +104,7 @@ class _OpenCall:
 
 class CallTable:
     """Servers leave out indexes or use one for all calls, leave out ids, repeat names and ids in every
-    fragment, cut names in pieces, send a call whole or twice. A fragment goes on with the call it names,
+    fragment, cut names in pieces, send a call whole or twice. A fragment continues the call it names,
     unless it says that it is another one: a new id, a new name, or new arguments after complete ones."""
 
     def __init__(self, names: ToolNames, origin: dict[str, str]) -> None:
@@ -186,7 +186,7 @@ class CallTable:
         return all(_is_whole(call.args) for call in self._calls)
 
     def _find(self, fragment: CallDelta, name: str, args: str) -> _OpenCall | None:
-        """The call that ``fragment`` goes on with; None when it begins one."""
+        """The call that ``fragment`` continues; None when it begins one."""
         if fragment.index is not None:
             call = self._at.get(fragment.index)
         elif fragment.id:

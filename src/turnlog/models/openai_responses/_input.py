@@ -38,7 +38,7 @@ from ..wire import (
 from ._items import FAMILY, filled
 
 _WITHOUT_REPLY = frozenset({"computer_call", "local_shell_call"})
-"""Calls whose reply cannot be made up, a picture of a screen say."""
+"""Calls whose reply cannot be made up, such as a picture of a screen."""
 
 
 def replies_to(item: JsonObject, kept: Sequence[JsonObject], custom_are_run: bool) -> list[JsonObject] | None:
