@@ -12,7 +12,8 @@ from loop.scenarios import SESSION, Stage, call, decide
 from turnlog import Agent, AgentError, events, load_model, tool
 from turnlog.contract import Secrets, encode, guard, guard_environment, is_guardable, scrub
 from turnlog.history import MemoryStore, open_store
-from turnlog.loop import replay
+from turnlog.loop import AgentConfig, replay
+from turnlog.loop._agent_config import ModelTable
 from turnlog.mcp import MCPServer
 from turnlog.models import ProviderRouter
 from turnlog.testing import ScriptedModel, Turn
@@ -195,6 +196,21 @@ def test_a_header_with_a_key_is_in_no_representation_and_belongs_to_the_model() 
     assert "X-Team" in shown and "red" in shown
     assert OWN in model.secrets.values()
     assert OWN in ProviderRouter({"one": model}).secrets.values()
+
+
+def test_a_configuration_shows_no_key_header_or_password() -> None:
+    options = {"api_key": "pw42", "extra_headers": {"X-Key": "pw43"}, "base_url": "http://127.0.0.1:9/v1"}
+    model = ModelTable(name="openai-chat:gpt-5", options=options)
+    shown = repr(AgentConfig(model=model, store="postgresql://ann:pw44@h/db"))
+    assert "pw4" not in shown
+    assert "gpt-5" in shown and "http://127.0.0.1:9/v1" in shown and "ann" in shown
+
+
+def test_a_cookie_holds_several_secrets() -> None:
+    headers = {"Cookie": f"session={OWN}; csrf=Kq81-zZ09-Aa12-Bb34; theme=dark"}
+    model = load_model("openai-chat:gpt-5", api_key="k", extra_headers=headers)
+    assert {OWN, "Kq81-zZ09-Aa12-Bb34"} <= set(model.secrets.values())
+    assert "dark" not in model.secrets.values()
 
 
 def test_a_toolset_owns_the_keys_that_it_was_given() -> None:

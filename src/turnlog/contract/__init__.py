@@ -34,9 +34,11 @@ from ._secrets import conversation as conversation
 from ._secrets import guard as guard
 from ._secrets import guard_environment as guard_environment
 from ._secrets import is_guardable as is_guardable
+from ._secrets import is_secret_header as is_secret_header
 from ._secrets import is_secret_name as is_secret_name
 from ._secrets import owned_secrets as owned_secrets
 from ._secrets import scrub as scrub
+from ._secrets import secret_headers as secret_headers
 from .deltas import DELTA_KINDS as DELTA_KINDS
 from .deltas import FINISH_REASONS as FINISH_REASONS
 from .deltas import CallArgs as CallArgs

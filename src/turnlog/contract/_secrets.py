@@ -30,6 +30,7 @@ _PREFIXES = re.compile(
 _NAMES = re.compile(
     r"(^|_)(KEY|TOKEN|SECRET|PASSWORD|PASSWD|PWD|CREDENTIAL)S?(_|$)|(KEY|TOKEN|SECRET|PASSWORD)$"
 )
+_HEADER_WORDS = ("auth", "key", "token", "secret", "cookie", "credential", "signature")
 _NO_NAMES = frozenset({"PWD", "OLDPWD"})
 _GLUED = re.compile(
     r"(\\[abfnrtv0]|\\u[0-9a-fA-F]{4}|\\x[0-9a-fA-F]{2}|%[0-9a-fA-F]{2}|\x1b\[[0-9;]*[A-Za-z])\Z"
@@ -105,6 +106,22 @@ def guard_environment(environment: Mapping[str, str]) -> None:
 def is_secret_name(name: str) -> bool:
     """Whether a variable of this name holds a secret, as ``GITHUB_TOKEN`` and ``PGPASSWORD`` do."""
     return _NAMES.search(name.upper()) is not None and name.upper() not in _NO_NAMES
+
+
+def is_secret_header(name: str) -> bool:
+    return any(word in name.lower() for word in _HEADER_WORDS)
+
+
+def secret_headers(headers: Mapping[str, str] | None) -> dict[str, str]:
+    """The secrets in headers that are named as secrets are: ``Bearer KEY`` holds KEY, a cookie holds several.
+    Each under the name of its header; one that is too plain is among them, so that it can be warned of."""
+    found: dict[str, str] = {}
+    for name, value in (headers or {}).items():
+        if is_secret_header(name):
+            words = re.split(r"[\s;,=]+", value)
+            for place, word in enumerate([word for word in words if is_guardable(word)] or words[-1:]):
+                found[name if not place else f"{name} ({place + 1})"] = word
+    return found
 
 
 def _with(forms: tuple[str, ...], value: str) -> tuple[str, ...]:

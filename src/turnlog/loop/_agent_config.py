@@ -13,6 +13,7 @@ from msgspec import inspect
 
 from turnlog.context import ContextOptions
 from turnlog.contract import (
+    MASK,
     AgentError,
     JsonObject,
     LoopLimits,
@@ -20,7 +21,9 @@ from turnlog.contract import (
     RetryPolicy,
     ToolPolicy,
     Value,
+    is_secret_name,
 )
+from turnlog.history import show_url
 from turnlog.observe import show_logs
 
 from ._lease import LEASE_TTL
@@ -38,6 +41,13 @@ class ModelTable(Value, frozen=True, kw_only=True):
     name: str
     options: JsonObject | None = None
     params: ModelParams | None = None
+
+    def __repr__(self) -> str:
+        options = self.options and {
+            name: MASK if is_secret_name(name) or name == "extra_headers" else value
+            for name, value in self.options.items()
+        }
+        return f"ModelTable(name={self.name!r}, options={options!r}, params={self.params!r})"
 
 
 class RuntimeTable(Value, frozen=True, kw_only=True):
@@ -96,6 +106,11 @@ class AgentConfig(Value, frozen=True, kw_only=True):
                 f"this configuration has version {self.version}, this turnlog knows up to {CONFIG_VERSION}; "
                 "upgrade turnlog",
             )
+
+    def __repr__(self) -> str:
+        fields = {name: getattr(self, name) for name in self.__struct_fields__}
+        fields["store"] = self.store and show_url(self.store)
+        return f"AgentConfig({', '.join(f'{name}={value!r}' for name, value in fields.items())})"
 
     def arguments(self, parts: Mapping[str, Any]) -> dict[str, Any]:
         """The arguments of ``Agent`` that this configuration stands for; those in ``parts`` win."""

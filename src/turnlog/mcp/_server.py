@@ -10,7 +10,16 @@ from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING, Any, cast
 
-from turnlog.contract import AgentError, Image, ImagePart, JsonObject, is_secret_name, scrub, text_part
+from turnlog.contract import (
+    AgentError,
+    Image,
+    ImagePart,
+    JsonObject,
+    is_secret_name,
+    scrub,
+    secret_headers,
+    text_part,
+)
 from turnlog.tools import ResultPart, Tool, ToolContext, ToolError, ToolLike, ToolResult
 
 from ._link import Connect, Link
@@ -131,9 +140,7 @@ class MCPServer:
             timeout=timeout,
         )
         server.secrets = {
-            f"the header {key!r} for {server.name}": value.rpartition(" ")[2]
-            for key, value in (headers or {}).items()
-            if key.lower() == "authorization" or is_secret_name(key.replace("-", "_"))
+            f"the header {key!r} for {server.name}": value for key, value in secret_headers(headers).items()
         }
         return server
 

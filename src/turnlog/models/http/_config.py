@@ -3,12 +3,20 @@
 from __future__ import annotations
 
 import os
-import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
 
-from turnlog.contract import MASK, AgentError, JsonObject, Secret, guard, scrub
+from turnlog.contract import (
+    MASK,
+    AgentError,
+    JsonObject,
+    Secret,
+    guard,
+    is_secret_header,
+    scrub,
+    secret_headers,
+)
 
 from .._config import ModelConfig
 
@@ -20,8 +28,6 @@ else:
     from typing import TypeVar
 
     H = TypeVar("H", bound="HttpModelConfig")
-
-_SECRET_WORDS = ("auth", "key", "token", "secret", "cookie", "credential", "signature")
 
 
 class HttpModelConfig(ModelConfig, frozen=True, kw_only=True):
@@ -52,37 +58,23 @@ class HttpModelConfig(ModelConfig, frozen=True, kw_only=True):
         for name, value in (self.extra_headers or {}).items():
             if not name.isascii() or not value.isascii() or "\n" in value or "\r" in value:
                 raise AgentError("ConfigInvalid", f"extra_headers: {name!r} is not a plain ASCII header")
-        for name, value in _secret_headers(self):
-            for word in (
-                value,
-                *re.split(r"[\s;,=]+", (self.extra_headers or {})[name]),
-            ):  # a cookie has several
-                Secret(word)
+        for value in secret_headers(self.extra_headers).values():
+            Secret(value)
 
     def __repr__(self) -> str:
-        hidden = dict(_secret_headers(self))
-        shown = {
-            name: MASK if name in hidden else value for name, value in (self.extra_headers or {}).items()
-        }
         fields = {name: getattr(self, name) for name in self.__struct_fields__}
         if self.extra_headers is not None:
-            fields["extra_headers"] = shown
-        # A body of one's own may hold a key too, under any name.
-        return scrub(
-            f"{type(self).__name__}({', '.join(f'{name}={value!r}' for name, value in fields.items())})"
-        )
-
-
-def _secret_headers(config: HttpModelConfig) -> Iterator[tuple[str, str]]:
-    """Headers that are named as secrets are, each with the secret in it: ``Bearer KEY`` holds KEY."""
-    for name, value in (config.extra_headers or {}).items():
-        if any(word in name.lower() for word in _SECRET_WORDS):
-            yield name, value.rpartition(" ")[2]
+            fields["extra_headers"] = {
+                name: MASK if is_secret_header(name) else value for name, value in self.extra_headers.items()
+            }
+        words = ", ".join(f"{name}={value!r}" for name, value in fields.items())
+        return scrub(f"{type(self).__name__}({words})")  # a body of one's own may hold a key, under any name
 
 
 def find_secrets(config: HttpModelConfig, variables: Sequence[str], provider: str) -> dict[str, str]:
     """What a model of this configuration must keep to itself, by a name that people know."""
-    found = {f"the header {name!r} for {provider}": value for name, value in _secret_headers(config)}
+    headers = secret_headers(config.extra_headers)
+    found = {f"the header {name!r} for {provider}": value for name, value in headers.items()}
     if config.api_key:
         found[f"api_key of {provider}"] = config.api_key.reveal()
         return found
