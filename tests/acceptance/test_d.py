@@ -203,7 +203,6 @@ async def test_arguments_that_do_not_parse_are_kept_told_and_no_crash() -> None:
     assert is_error and "look" in content and desk.done == []
 
 
-@pytest.mark.spec("D-7")
 async def test_the_last_usage_counts_and_ends_up_in_meta_and_totals() -> None:
     def used(n: int) -> TokenUsage:
         return TokenUsage(input_tokens=n, output_tokens=n, total_tokens=2 * n)

@@ -79,7 +79,6 @@ async def test_state_is_a_fold_over_entries_that_replay_and_forks_rebuild() -> N
     assert (await branch.replay()).identical
 
 
-@pytest.mark.spec("W-2")
 async def test_changed_sections_are_stored_with_inputs_and_with_the_last_result() -> None:
     desk = Desk()
     agent = desk.agent(
@@ -94,7 +93,6 @@ async def test_changed_sections_are_stored_with_inputs_and_with_the_last_result(
     assert screen_at([Counter()], await desk.entries(), last) == "# [Live Screen]\n\n## Counter\n\ncounted 1"
 
 
-@pytest.mark.spec("W-2")
 async def test_widgets_stand_in_their_order_and_empty_ones_are_left_out() -> None:
     desk = Desk()
     notes, todo = MemoryNotebookWidget(), TodoWidget()
