@@ -339,6 +339,15 @@ def test_the_page_about_typed_answers_runs(folder: Path, capsys: pytest.CaptureF
         assert words in shown, words
 
 
+def test_the_page_about_agents_as_tools_runs(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    run_page("docs/children.md")
+    shown = capsys.readouterr().out
+    expected = (
+        "Bees dance to tell where food is.\nresearcher completed\nTrue\nawaiting_human\nYou have a map now.\n"
+    )
+    assert shown == expected
+
+
 def run_page(name: str) -> dict[str, Any]:
     """Every block of a page, in order and in one room, with the scripts that it names."""
     room: dict[str, Any] = {}

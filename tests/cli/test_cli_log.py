@@ -281,3 +281,23 @@ def test_notes_that_sessions_share_are_read_and_edited(shell: Shell) -> None:
     assert "city" not in shell.ok("memory", "show", "customer-42").out
     assert "city" in shell.ok("memory", "undo", "customer-42").out
     assert shell.ok("memory", "list").out.strip() == "customer-42"
+
+
+@pytest.mark.spec("L-11")
+def test_sessions_of_agents_that_are_tools_are_listed_when_asked_for(shell: Shell) -> None:
+    shell.write(
+        "team.py",
+        """
+from turnlog import Agent
+from turnlog.testing import ScriptedModel, Turn
+
+finder = Agent(ScriptedModel(["Found."]), name="finder", store="memory:")
+call = Turn(tool_calls=[{"name": "finder", "arguments": {"input": "x"}}])
+agent = Agent(ScriptedModel([call, "Done."]), tools=[finder.as_tool("Finds.")], store="sqlite:log.db")
+""",
+    )
+    shell.ok("run", "--agent", "team.py:agent", "-s", "s1", "Go")
+    store = ("--store", "sqlite:log.db", "--json")
+    assert [line["sessionId"] for line in shell.ok("sessions", *store).lines] == ["s1"]
+    found = {line["sessionId"].partition("-")[0] for line in shell.ok("sessions", "--children", *store).lines}
+    assert found == {"s1", "finder"}

@@ -76,13 +76,24 @@ def _moment(ctx: click.Context, given: click.Parameter, value: str | None) -> st
 @click.option("--status", type=click.Choice(STATUSES), help="Those in this state.")
 @click.option("--since", callback=_moment, metavar="AGE", help="Changed since then: 30m, 12h, 7d, or a time.")
 @click.option("--limit", type=click.IntRange(min=1), metavar="N", help="The first N.")
+@click.option("--children", is_flag=True, help="Sessions of agents that were called as tools, too.")
 @store_option
 @json_option
 def sessions_command(
-    status: RunStatus | None, since: str | None, limit: int | None, store_url: str | None, as_json: bool
+    status: RunStatus | None,
+    since: str | None,
+    limit: int | None,
+    children: bool,
+    store_url: str | None,
+    as_json: bool,
 ) -> None:
     """List the sessions of the store, the last changed first."""
-    found = with_store(store_url, lambda store: store.sessions(status=status, since=since, limit=limit))
+    # A child that waits for a person, or failed, may be what is looked for.
+    children = children or status is not None
+    most = limit if children else None
+    found = with_store(store_url, lambda store: store.sessions(status=status, since=since, limit=most))
+    if not children:
+        found = [info for info in found if "parent_session" not in (info.metadata or {})][:limit]
     if as_json:
         for info in found:
             write_json(info)

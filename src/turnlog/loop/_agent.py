@@ -36,11 +36,12 @@ from turnlog.contract import (
 from turnlog.history import default_store_url, open_store
 from turnlog.models import Model, load_model
 from turnlog.system import SystemClock, SystemIds
-from turnlog.tools import ToolExecutor, ToolRegistry, ToolSource
+from turnlog.tools import Tool, ToolExecutor, ToolOptions, ToolRegistry, ToolSource
 from turnlog.widgets import MemoryNotebookWidget, Widget
 
 from . import _given as given
 from ._agent_config import AgentConfig, load_config
+from ._child import ChildAgent
 from ._handle import Session
 from ._hooks import Hooks
 from ._loop import AgentLoop
@@ -453,6 +454,19 @@ class Agent(Generic[T]):
         """Continue the run that a crash, a pause or a wait for approval left open; None when none is. For a
         run with an output type of its own, use :meth:`Session.resume`."""
         return await self.session(session).resume(deps=deps, check=check)
+
+    def as_tool(self, description: str, *, name: str | None = None, **options: Unpack[ToolOptions]) -> Tool:
+        """This agent as a tool of another: ``tools=[researcher.as_tool("Finds facts.")]``. ``name`` is the
+        agent's unless given.
+
+        Each call is a run in a session of its own, in the store of the agent that calls. Aborts, time limits
+        and budgets of that one's run reach it, and what it uses counts there. A call whose run waits for a
+        person waits with it: decide, then resume the session that called.
+        """
+        given.check_kind(
+            "description", description, str, "what the agent is good for, as text", required=True
+        )
+        return ChildAgent(self.loop, self._defaults).tool(description, name, options)
 
     # ── while it runs ──
 

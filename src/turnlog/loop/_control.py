@@ -164,6 +164,18 @@ class Controls:
         return await self._store.withdraw(control_id)
 
 
+BY_CHILD = "session "
+"""Before the name of the child session that the answer to a call comes from."""
+
+
+class ChildBody:
+    """The body of a tool that has its work done in a session of its own."""
+
+    async def finish(self, store: Store, child: str) -> ToolResult:
+        """Continue a child that waited for a person, where it can be; its answer may be put off again."""
+        raise NotImplementedError
+
+
 class RunControl:
     """Decides on calls, answers them, ends, pauses and sends to the runs of a store, wherever they are
     driven: here, in another process, or nowhere."""
@@ -285,11 +297,29 @@ class RunControl:
                 "InvalidEntry",
                 f"this answer does not fit what was asked for: {'; '.join(problems)}; the call still waits",
             )
-        answer = render(ToolResult(content=content, is_error=is_error), _ANSWER_LIMIT)
+        whole = content if isinstance(content, ToolResult) else ToolResult(content, is_error=is_error)
+        answer = render(whole, _ANSWER_LIMIT)
         tool = self._parts.registry.get(call.call.tool_name)
         if tool is not None and tool.ends_run and not is_error:
             answer = replace(answer, ends_run=True)
         await runner.take_answer(call, answer, by)
+
+    async def settle_children(self, session_id: str) -> None:
+        """Before a run is resumed: continue the children that its calls wait for, and answer those calls."""
+        children = {
+            tool.name: tool.function for tool in self._parts.registry if isinstance(tool.function, ChildBody)
+        }
+        if not children:
+            return
+        store = self._parts.store
+        for call in (await self._state_of(session_id)).open_calls:
+            child, by = children.get(call.call.tool_name), call.deferred.by if call.deferred else None
+            if child is None or by is None or not by.startswith(BY_CHILD):
+                continue
+            answer = await child.finish(store, by.removeprefix(BY_CHILD))
+            if answer.deferral is None:
+                call_id = call.call.tool_call_id
+                await self.answer(session_id, call_id, answer, is_error=answer.is_error, by=by)
 
     # ── control ──
 

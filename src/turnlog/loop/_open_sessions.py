@@ -275,6 +275,8 @@ class OpenSessions:
                 create=create,
                 title=named.title if named is not None else None,
                 metadata=named.session_metadata if named is not None else None,
+                parent_session_id=named.parent_session_id if named is not None else None,
+                parent_tool_call_id=named.parent_tool_call_id if named is not None else None,
             )
             session.observers = self._observers
             folds = Folds(session, self._context, self._widgets)

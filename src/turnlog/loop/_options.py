@@ -117,6 +117,8 @@ class RunDefaults:
     deps_type: Any = None
     output: OutputType[Any] | None = None
     supports: Callable[[Feature], bool]
+    parent: tuple[str, str] | None = None
+    """The session and the call that a run of this agent answers."""
     tool_names: Callable[[], Sequence[str]] = tuple
     check_tools: Callable[[object], None] | None = None
 
@@ -180,6 +182,8 @@ class RunDefaults:
             ),
             system_prompt_content=_listed(options.get("system_prompt_content")),
             agent_name=self.name,
+            parent_session_id=self.parent[0] if self.parent is not None else None,
+            parent_tool_call_id=self.parent[1] if self.parent is not None else None,
             output_schema=schema,
             output_mode=mode,
             output_field=output.field if output is not None and schema is not None else None,

@@ -1,0 +1,241 @@
+"""Agents that are tools of other agents."""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import dataclass
+from typing import Any
+
+import pytest
+
+from loop.scenarios import MortalStore
+from turnlog import Agent, Limits, ToolContext, tool
+from turnlog.contract import AgentError, SessionHeader, TokenUsage
+from turnlog.history import MemoryStore
+from turnlog.models import ModelRequest
+from turnlog.testing import ScriptedModel, Turn
+
+
+@dataclass
+class Fact:
+    what: str
+
+
+def ask(*inputs: str) -> Turn:
+    return Turn(tool_calls=[{"name": "researcher", "arguments": {"input": text}} for text in inputs])
+
+
+def researcher(model: ScriptedModel, **options: Any) -> Any:
+    agent = Agent(model, name="researcher", store="memory:", **options)
+    return agent.as_tool("Finds facts about a topic.")
+
+
+async def children_of(agent: Agent[Any], session: str) -> list[str]:
+    return [info.session_id for info in await agent.store.sessions(metadata={"parent_session": session})]
+
+
+async def check_replay(agent: Agent[Any], *sessions: str) -> None:
+    for session in sessions:
+        report = await agent.session(session).replay()
+        assert report.identical, report.difference
+
+
+@pytest.mark.spec("L-11")
+async def test_a_call_is_a_run_in_a_session_linked_to_its_parent() -> None:
+    child = ScriptedModel(["Bees dance."])
+    agent = Agent(ScriptedModel([ask("Bees?"), "They dance."]), tools=[researcher(child)], store="memory:")
+    result = await agent.run("Tell me of bees.", session="s")
+    assert result.text == "They dance."
+    assert child.requests[0].messages[0].text == "Bees?"
+    (name,) = await children_of(agent, "s")
+    header = (await agent.store.load(name))[0].payload
+    assert isinstance(header, SessionHeader) and header.parent_session_id == "s"
+    (call,) = [e.payload for e in await agent.store.load("s") if e.kind == "tool_started"]
+    assert header.parent_tool_call_id == call.tool_call_id
+    assert header.metadata == {"parent_session": "s", "parent_call": call.tool_call_id}
+    await check_replay(agent, "s", name)
+
+
+@pytest.mark.spec("L-11")
+async def test_what_a_child_uses_counts_for_its_parent() -> None:
+    used = TokenUsage(input_tokens=1000, output_tokens=100, total_tokens=1100, cost=0.5)
+    child = ScriptedModel([Turn(text="Facts.", usage=used)])
+    agent = Agent(ScriptedModel([ask("x"), "Done."]), tools=[researcher(child)], store="memory:")
+    result = await agent.run("Go.", session="s")
+    assert result.usage is not None and result.usage.total_tokens > 1100 and result.usage.cost == 0.5
+
+
+@pytest.mark.spec("L-11")
+async def test_the_budget_of_the_parent_reaches_down() -> None:
+    child = ScriptedModel(default=ask("deeper"))
+    grandchild = researcher(ScriptedModel(default="Deep."))
+    middle = Agent(child, name="researcher", tools=[grandchild], store="memory:")
+    agent = Agent(
+        ScriptedModel([ask("x"), "Done."]),
+        tools=[middle.as_tool("Finds facts.")],
+        store="memory:",
+        limits=Limits(max_tokens=2000),
+    )
+    result = await agent.run("Go.", session="s", check=False)
+    assert result.last_error is not None and result.last_error.code == "RunTokenLimit"
+    (name,) = await children_of(agent, "s")
+    state = await agent.session(name).state()
+    assert state.last_error is not None and state.last_error.code == "RunTokenLimit"
+    assert child.calls < 10
+    await check_replay(agent, "s", name)
+
+
+@pytest.mark.spec("L-11")
+async def test_an_abort_of_the_parent_ends_its_children() -> None:
+    began = asyncio.Event()
+
+    async def wait(request: ModelRequest) -> str:
+        began.set()
+        await asyncio.Event().wait()
+        return "never"
+
+    agent = Agent(ScriptedModel([ask("x")]), tools=[researcher(ScriptedModel(default=wait))], store="memory:")
+    run = await agent.start("Go.", session="s")
+    await began.wait()
+    await run.abort("enough")
+    assert (await run.result(check=False)).status == "aborted"
+    (name,) = await children_of(agent, "s")
+    assert (await agent.session(name).state()).status == "aborted"
+    await check_replay(agent, "s", name)
+
+
+@pytest.mark.spec("L-11")
+async def test_children_of_one_answer_run_beside_each_other() -> None:
+    together = asyncio.Barrier(3)
+
+    async def meet(request: ModelRequest) -> str:
+        async with asyncio.timeout(10):
+            await together.wait()
+        return f"About {request.messages[0].text}."
+
+    agent = Agent(
+        ScriptedModel([ask("a", "b", "c"), "Done."]),
+        tools=[researcher(ScriptedModel(default=meet))],
+        store="memory:",
+    )
+    assert (await agent.run("Go.", session="s")).text == "Done."
+    names = await children_of(agent, "s")
+    assert len(names) == 3
+    await check_replay(agent, "s", *names)
+
+
+@pytest.mark.spec("L-11", "H-10")
+@pytest.mark.parametrize("when", ["in the child", "after the child"])
+async def test_a_crash_resumes_the_tree_and_runs_no_finished_child_again(when: str) -> None:
+    store = MortalStore()
+
+    def die_in_child(request: ModelRequest) -> str:
+        store.dead = when == "in the child"
+        return "Facts."
+
+    original = store.append
+
+    async def append(session_id: str, batch: Any, **more: Any) -> None:
+        await original(session_id, batch, **more)
+        if when == "after the child" and session_id != "s" and batch[-1].kind == "run_ended":
+            store.dead = True
+
+    store.append = append  # type: ignore[method-assign]  # pyright: ignore
+    first = Agent(
+        ScriptedModel([ask("x")]), tools=[researcher(ScriptedModel(default=die_in_child))], store=store
+    )
+    with pytest.raises(AgentError):
+        await first.run("Go.", session="s")
+    store.append, store.dead = original, False  # type: ignore[method-assign]  # pyright: ignore
+    child = ScriptedModel(default="Facts again.")
+    agent = Agent(ScriptedModel(["Done."]), tools=[researcher(child)], store=store)
+    result = await agent.resume("s")
+    assert result is not None and result.text == "Done."
+    assert child.calls == (1 if when == "in the child" else 0)
+    (name,) = await children_of(agent, "s")
+    assert [entry.kind for entry in await store.load(name)].count("run_started") == 1
+    await check_replay(agent, "s", name)
+
+
+@pytest.mark.spec("L-11", "A-2")
+@pytest.mark.parametrize("action", ["approve", "deny"])
+async def test_an_approval_inside_a_child_suspends_the_call_of_its_parent(action: Any) -> None:
+    effects: list[str] = []
+
+    @tool(requires_approval=True)
+    def buy(what: str) -> str:
+        """Buy something."""
+        effects.append(what)
+        return "bought"
+
+    store = MemoryStore()
+    call = Turn(tool_calls=[{"name": "buy", "arguments": {"what": "a map"}}])
+    used = TokenUsage(input_tokens=1000, output_tokens=100, total_tokens=1100)
+    parent, child = (
+        ScriptedModel([ask("x"), "Done."]),
+        ScriptedModel([call, Turn(text="It is so.", usage=used)]),
+    )
+
+    def agent() -> Agent[str]:
+        return Agent(parent, tools=[researcher(child, tools=[buy])], store=store)
+
+    waits = await agent().run("Go.", session="s")
+    assert waits.status == "awaiting_human"
+    still = await agent().resume("s")
+    assert still is not None and still.status == "awaiting_human"
+    other = agent()
+    (pending,) = await other.pending()
+    assert pending.session_id in await children_of(other, "s")
+    await other.session(pending.session_id).decide(pending, action, by="ann")
+    result = await other.resume("s")
+    assert result is not None and result.text == "Done."
+    assert effects == (["a map"] if action == "approve" else [])
+    told = parent.requests[1].messages[-1].tool_results[0].payload
+    assert told.text == "It is so."
+    assert result.usage is not None and result.usage.total_tokens > 1100
+    await check_replay(other, "s", pending.session_id)
+
+
+@pytest.mark.spec("L-11")
+async def test_a_child_that_fails_is_a_failed_result_and_the_parent_decides() -> None:
+    child = ScriptedModel([AgentError("ModelAuthError", "no key")])
+    parent = ScriptedModel([ask("x"), "Without facts, then."])
+    agent = Agent(parent, tools=[researcher(child)], store="memory:")
+    assert (await agent.run("Go.", session="s")).text == "Without facts, then."
+    told = parent.requests[1].messages[-1].tool_results[0].payload
+    assert told.is_error and "researcher failed: ModelAuthError: no key" in told.text
+    await check_replay(agent, "s")
+
+
+async def test_a_typed_child_answers_with_its_output() -> None:
+    parent = ScriptedModel([ask("x"), "Done."])
+    child = researcher(ScriptedModel(['{"what": "bees dance"}']), output_type=Fact)
+    agent = Agent(parent, tools=[child], store="memory:")
+    await agent.run("Go.", session="s")
+    assert parent.requests[1].messages[-1].tool_results[0].payload.text == '{"what":"bees dance"}'
+
+
+async def test_a_child_works_with_the_deps_of_its_parent_unless_it_has_its_own() -> None:
+    seen: list[object] = []
+
+    @tool
+    def look(ctx: ToolContext) -> str:
+        """Look."""
+        seen.append(ctx.deps)
+        return "ok"
+
+    turns = [Turn(tool_calls=[{"name": "look", "arguments": {}}]), "ok"]
+    for options in ({}, {"deps": "own"}):
+        child = researcher(ScriptedModel(turns), tools=[look], **options)
+        agent = Agent(ScriptedModel([ask("x"), "Done."]), tools=[child], store="memory:")
+        await agent.run("Go.", deps="given")
+    assert seen == ["given", "own"]
+
+
+def test_a_tool_made_of_an_agent_has_its_name_unless_told() -> None:
+    agent = Agent(ScriptedModel(), name="researcher", store="memory:")
+    assert agent.as_tool("Finds facts.").spec.name == "researcher"
+    asked = agent.as_tool("Finds facts.", name="facts", requires_approval=True)
+    assert asked.name == "facts" and asked.requires_approval
+    with pytest.raises(AgentError, match="description"):
+        agent.as_tool(5)  # type: ignore[arg-type]  # pyright: ignore
