@@ -37,6 +37,7 @@ _GLUED = re.compile(
 )
 """Spellings of white space, punctuation and colour that end in a letter or digit."""
 _GLUE_LENGTH = 16
+_HEAD = 3
 
 _process: tuple[str, ...] = ()
 _known: tuple[str, ...] = ()
@@ -182,16 +183,26 @@ class Secrets:
 
     @property
     def begins(self) -> re.Pattern[str]:
-        """Finds one in a text, or the beginning of one at the text's end."""
+        """Finds where one may begin in a text: its first characters, or as many as there are before the text
+        ends. It is asked for every piece of a stream, so it looks at no more than these."""
         forms = self.forms
         if self._start is None:
-            self._start = re.compile("|".join(map(_beginning, forms)) or r"(?!)")
+            heads = sorted({form[:_HEAD] for form in forms})
+            self._start = re.compile("|".join(map(_beginning, heads)) or r"(?!)")
         return self._start
 
+    def is_cut(self, text: str) -> bool:
+        """Whether ``text`` ends in the beginning of one."""
+        found = self.begins.search(text)
+        while found is not None:
+            rest = text[found.start() :]
+            if any(len(rest) < len(form) and form.startswith(rest) for form in self.forms):
+                return True
+            found = self.begins.search(text, found.start() + 1)
+        return False
 
-def _beginning(form: str) -> str:
-    """The first 32 characters of ``form``, or as many as there are before the text ends."""
-    head = form[:32]
+
+def _beginning(head: str) -> str:
     pattern = ""
     for char in reversed(head[1:]):
         pattern = rf"(?:\Z|{re.escape(char)}{pattern})"

@@ -68,34 +68,30 @@ class DeltaMask:
         begins = self._secrets.begins.search
         try:
             async for delta in deltas:
-                if not isinstance(delta, TextDelta | ThinkingDelta | ToolCallArgsDelta):
+                if type(delta) is TextDelta or type(delta) is ThinkingDelta:
+                    text = delta.payload.text_delta
+                elif type(delta) is ToolCallArgsDelta:
+                    text = delta.payload.args_text_delta
+                else:
                     for each in self._release():
                         yield each
                     yield delta
-                elif not self._held and begins(_text_of(delta)) is None:
+                    continue
+                if not self._held and begins(text) is None:  # nearly all of them
                     yield delta
-                else:
-                    for each in self._take(delta):
-                        yield each
+                    continue
+                for each in self._take(delta, text):
+                    yield each
             for each in self._release():
                 yield each
         finally:
             await deltas.aclose()
 
-    def _take(self, delta: _TextDelta) -> list[MessageDelta]:
+    def _take(self, delta: _TextDelta, text: str) -> list[MessageDelta]:
         before = self._release() if self._held and _place(delta) != _place(self._held[0]) else []
         self._held.append(delta)
-        self._text += _text_of(delta)
-        return before if self._is_cut() else [*before, *self._release()]
-
-    def _is_cut(self) -> bool:
-        """Whether the text so far ends in the beginning of a secret."""
-        text = self._text
-        return any(
-            text.endswith(form[:length])
-            for form in self._secrets.forms
-            for length in range(min(len(form) - 1, len(text)), 0, -1)
-        )
+        self._text += text
+        return before if self._secrets.is_cut(self._text) else [*before, *self._release()]
 
     def _release(self) -> list[MessageDelta]:
         held, text = self._held, self._text
@@ -112,10 +108,6 @@ class DeltaMask:
     def marked(self, message: Message) -> Message:
         """``message``, and which of its calls are not to be run."""
         return refuse_calls(message, sorted(self.calls))
-
-
-def _text_of(delta: _TextDelta) -> str:
-    return delta.payload.args_text_delta if isinstance(delta, ToolCallArgsDelta) else delta.payload.text_delta
 
 
 def _place(delta: _TextDelta) -> str:
