@@ -160,7 +160,9 @@ def serve() -> None:
                 os.dup2(output.fileno(), 2)
                 os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
                 sys.dont_write_bytecode = not order["first"]
-                os._exit(importlib.import_module("pytest").main([*_OPTIONS, *order["tests"]]))
+                code = int(importlib.import_module("pytest").main([*_OPTIONS, *order["tests"]]))
+                sys.stdout.flush()
+                os._exit(code)
             _, status = os.waitpid(child, 0)
             output.seek(0)
             last = output.read().decode(errors="replace").splitlines()[-25:]

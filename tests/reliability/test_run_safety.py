@@ -259,7 +259,7 @@ async def test_a_fork_inside_a_run_is_one_write_so_that_no_call_is_open_in_two_s
     at = next(e.seq for e in await stage.store.load(SESSION) if e.kind == "model_output")
     watched = FaultStore(stage.store)
     await fork_session(watched, SESSION, at=at, target="s2", clock=stage.clock, ids=stage.ids)
-    assert [method for method, _ in watched.calls] == ["load", "fork"]
+    assert [method for method, _ in watched.calls if method != "load"] == ["fork"]
     assert await stage.agent(["never asked"]).resume("s2") is None
     assert stage.effects == ["add 1 2"]
     assert await verify(stage.store, "s2") == []
