@@ -3,17 +3,15 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from copy import copy
 from dataclasses import dataclass, field
-from typing import Literal
+from typing import Literal, TypeVar
 
 from ..contract import (
     AgentError,
     Clock,
-    Control,
-    JsonObject,
     Lease,
-    LeaseHolder,
     SessionDigest,
     SessionInfo,
     StoredEntry,
@@ -22,24 +20,22 @@ from ..contract import (
     read_envelope,
 )
 from ._base import (
-    ANSWER_KEPT,
     check_batch,
-    check_control,
     check_free,
-    check_session_id,
     exists_already,
-    fenced,
     fork_beyond,
     forks_left,
     is_repeat,
-    leased,
     moved_on,
     no_blob,
     not_found,
     tail_of,
 )
 from ._blank import blobs_in, title_of
-from ._listing import NOT_DUE, Listed, Query, StoreBase, exact_time, with_digest
+from ._listing import NOT_DUE, Listed, Query, with_digest
+from ._rows import Controls, LeaseRow, RowStore
+
+T = TypeVar("T")
 
 
 @dataclass(slots=True)
@@ -49,32 +45,22 @@ class _Log:
     forked_at: int = 0
     created_at: str = ""
     updated_at: str = ""
-    epoch: int = 0
-    owner: str | None = None
-    until: float = 0.0
+    lease: LeaseRow = field(default_factory=LeaseRow)
     digest: SessionDigest | None = None
-    wake_at: str | None = None
 
     @property
     def tail(self) -> int:
         return self.forked_at + len(self.own)
 
 
-@dataclass(slots=True)
-class _Posted:
-    control: Control
-    answer: JsonObject | None = None
-    answered: float = 0.0
-
-
-class MemoryStore(StoreBase):
+class MemoryStore(RowStore):
     """Nothing survives the process. Safe to use from several threads and event loops."""
 
     def __init__(self, *, clock: Clock | None = None) -> None:
         super().__init__(clock)
         self._logs: dict[str, _Log] = {}
         self._blobs: dict[str, bytes] = {}
-        self._controls: dict[str, _Posted] = {}
+        self._controls = Controls()
         self._lock = threading.Lock()
 
     async def append(
@@ -91,15 +77,14 @@ class MemoryStore(StoreBase):
         updated_at, _ = tail_of(batch)
         with self._lock:
             log = self._logs.get(session_id) or _Log()
-            if lease is not None and (lease.epoch, lease.owner) != (log.epoch, log.owner):
-                raise fenced(lease, log.epoch)
+            log.lease.check(lease)
             if log.tail != expected_tail:
                 there = log.own[max(expected_tail - log.forked_at, 0) :][: len(batch)]
                 if expected_tail >= log.forked_at and is_repeat(batch, (stored.id for stored in there)):
                     return
                 raise moved_on(session_id, expected_tail, log.tail)
             if lease is not None:
-                log.until = self._now() + lease.ttl
+                log.lease.until = self._now() + lease.ttl
             log.own.extend(batch)
             log.created_at = log.created_at or read_envelope(batch[0].body).timestamp
             log.updated_at = updated_at
@@ -159,8 +144,7 @@ class MemoryStore(StoreBase):
                 if log.digest is not None
                 and log.digest.run_id is not None
                 and log.digest.status not in NOT_DUE
-                and (log.owner is None or log.until <= time)
-                and (log.wake_at is None or log.wake_at <= now)
+                and log.lease.lets_in(now, time)
             ]
         return [id for _, id in sorted(found)[:limit]]
 
@@ -176,61 +160,28 @@ class MemoryStore(StoreBase):
         )
         return with_digest(info, log.digest) if log.digest else info
 
-    async def wake(self, session_id: str, at: str | None) -> None:
+    async def _change_lease(
+        self, session_id: str, change: Callable[[LeaseRow], T], *, make: bool = False
+    ) -> T:
         with self._lock:
-            self._log(session_id).wake_at = None if at is None else exact_time("at", at)
+            log = (self._logs.get(session_id) or _Log()) if make else self._log(session_id)
+            value = change(log.lease)
+            if log.lease.epoch:
+                self._logs[session_id] = log
+            return value
 
-    async def holder(self, session_id: str) -> LeaseHolder | None:
-        now = self._now()
+    async def _lease(self, session_id: str) -> LeaseRow:
         with self._lock:
             log = self._logs.get(session_id)
-            if log is None or log.owner is None or log.until <= now:
-                return None
-            return LeaseHolder(owner=log.owner, epoch=log.epoch, seconds_left=log.until - now)
+            return LeaseRow() if log is None else copy(log.lease)
 
-    # Controls
-
-    async def post(self, control: Control) -> None:
-        check_control(control)
+    async def _change_controls(self, change: Callable[[Controls], T]) -> T:
         with self._lock:
-            self._controls.setdefault(control.id, _Posted(control))
+            return change(self._controls)
 
-    async def posted(self, session_id: str | None = None) -> list[Control]:
+    async def _controls_now(self) -> Controls:
         with self._lock:
-            return [
-                each.control
-                for each in self._controls.values()
-                if each.answer is None and session_id in (None, each.control.session_id)
-            ]
-
-    async def answer_control(self, control_id: str, answer: JsonObject) -> None:
-        now = self._now()
-        with self._lock:
-            found = self._controls.get(control_id)
-            if found is not None and found.answer is None:
-                found.answer, found.answered = answer, now
-            old = [
-                id
-                for id, each in self._controls.items()
-                if each.answer is not None and each.answered < now - ANSWER_KEPT
-            ]
-            for id in old:
-                del self._controls[id]
-
-    async def take_answer(self, control_id: str) -> JsonObject | None:
-        with self._lock:
-            found = self._controls.get(control_id)
-            if found is None or found.answer is None:
-                return None
-            del self._controls[control_id]
-            return found.answer
-
-    async def withdraw(self, control_id: str) -> bool:
-        with self._lock:
-            found = self._controls.get(control_id)
-            if found is not None and found.answer is None:
-                del self._controls[control_id]
-            return found is None or found.answer is None
+            return Controls(self._controls.rows.values())
 
     async def fork(self, source: str, *, at: int, target: str, first: Sequence[StoredEntry]) -> None:
         check_batch(target, first, at)
@@ -280,10 +231,10 @@ class MemoryStore(StoreBase):
             if forks == "refuse" and len(family) > 1:
                 raise forks_left(session_id, family[1:])
             for member in family:
-                check_free(self._logs[member].owner, self._logs[member].until - now, member, lease)
+                row = self._logs[member].lease
+                check_free(row.owner, row.until - now, member, lease)
             logs = [self._logs.pop(member) for member in family]
-            for id in [id for id, each in self._controls.items() if each.control.session_id in family]:
-                del self._controls[id]
+            self._controls.drop(family)
             names = [blobs_in(stored.body) for log in logs for stored in log.own]
             self._drop_unused(set[str]().union(*names))
 
@@ -306,30 +257,6 @@ class MemoryStore(StoreBase):
             return self._blobs[name]
         except KeyError:
             raise no_blob(name) from None
-
-    async def claim(self, session_id: str, *, owner: str, ttl: float) -> Lease:
-        check_session_id(session_id)
-        now = self._now()
-        with self._lock:
-            log = self._logs.setdefault(session_id, _Log())
-            if log.owner is not None and log.owner != owner and log.until > now:
-                raise leased(session_id, log.owner, log.until - now)
-            log.epoch, log.owner, log.until = log.epoch + 1, owner, now + ttl
-            return Lease(session_id=session_id, owner=owner, epoch=log.epoch, ttl=ttl)
-
-    async def renew(self, lease: Lease) -> None:
-        now = self._now()
-        with self._lock:
-            log = self._logs.get(lease.session_id)
-            if log is None or log.epoch != lease.epoch or log.owner != lease.owner:
-                raise fenced(lease, log.epoch if log else 0)
-            log.until = now + lease.ttl
-
-    async def release(self, lease: Lease) -> None:
-        with self._lock:
-            log = self._logs.get(lease.session_id)
-            if log is not None and log.epoch == lease.epoch and log.owner == lease.owner:
-                log.owner, log.until = None, 0.0
 
     async def close(self) -> None:
         """Nothing to give back; the log stays for as long as the store is held."""

@@ -7,6 +7,7 @@ import os
 import re
 from collections.abc import Callable, Generator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, suppress
+from copy import copy
 from functools import wraps
 from pathlib import Path
 from typing import Any, TypeAlias, TypeVar
@@ -14,8 +15,6 @@ from urllib.parse import quote, unquote
 
 from ...contract import (
     AgentError,
-    Control,
-    JsonObject,
     Lease,
     SessionInfo,
     StoredEntry,
@@ -26,11 +25,9 @@ from ...contract import (
 from .._base import (
     check_free,
     exists_already,
-    fenced,
     fork_beyond,
     forks_left,
     is_repeat,
-    leased,
     moved_on,
     no_blob,
     not_found,
@@ -38,8 +35,9 @@ from .._base import (
     sync_folder,
 )
 from .._blank import blobs_in
+from .._rows import Controls, LeaseRow
 from ._file import FORMAT_VERSION, ForkPoint, Header, LogFile, render_batch
-from ._lock import BINARY, Controls, LeaseRow, locked, read_lease, write_lease
+from ._lock import BINARY, ControlFile, locked, read_lease, write_lease
 
 F = TypeVar("F", bound=Callable[..., Any])
 _FileState: TypeAlias = tuple[int, int, int]
@@ -79,7 +77,7 @@ class Folder:
         self._folder = folder
         self._logs: dict[str, LogFile] = {}
         self._infos: dict[str, tuple[_FileState, SessionInfo]] = {}
-        self._controls = Controls(str(folder))
+        self._controls = ControlFile(str(folder))
 
     # Entries
 
@@ -98,8 +96,7 @@ class Folder:
                 locks.enter_context(self._blobs_locked())
             lock = locks.enter_context(self._locked(session_id))
             row = read_lease(lock)
-            if lease is not None and (lease.epoch, lease.owner) != (row.epoch, row.owner):
-                raise fenced(lease, row.epoch)
+            row.check(lease)
             log = self._look(session_id)
             if log.tail != expected_tail or (expected_tail == 0 and log.exists):
                 if self._holds(log, batch):
@@ -213,7 +210,8 @@ class Folder:
             for member in family:
                 os.unlink(self._path(member, ".lock"))
             sync_folder(self._folder)
-        self._controls.drop(set(family))
+        if self._controls.read().rows:
+            self._controls.change(lambda queue: queue.drop(family))
 
     def _drop_unused(self, names: set[str], kept: Sequence[Path]) -> None:
         """Drop the stored bytes of these that no entry in the files ``kept`` names."""
@@ -289,49 +287,34 @@ class Folder:
         except FileNotFoundError:
             raise no_blob(name) from None
 
-    # Controls
+    # Controls and leases
 
     @_writing
-    def post(self, control: Control) -> None:
+    def change_controls(self, change: Callable[[Controls], Any]) -> Any:
         self._check_folder()
-        self._folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-        self._controls.post(control)
+        if not self._folder.is_dir():
+            queue = Controls()
+            value = change(queue)
+            if not queue.rows:
+                return value
+            self._folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+        return self._controls.change(change)
 
     @_reading
-    def posted(self, session_id: str | None) -> list[Control]:
-        return self._controls.posted(session_id)
+    def controls(self) -> Controls:
+        return self._controls.read()
 
     @_writing
-    def answer(self, control_id: str, answer: JsonObject, now: float) -> None:
-        if self._folder.is_dir():
-            self._controls.answer(control_id, answer, now)
-
-    @_writing
-    def take_answer(self, control_id: str) -> JsonObject | None:
-        return self._controls.take_answer(control_id)
-
-    @_writing
-    def withdraw(self, control_id: str) -> bool:
-        return self._controls.withdraw(control_id) if self._folder.is_dir() else True
-
-    # Leases
-
-    @_writing
-    def claim(self, session_id: str, owner: str, ttl: float, now: float) -> int:
+    def change_lease(self, session_id: str, change: Callable[[LeaseRow], Any], make: bool) -> Any:
+        if not make:
+            self._existing(session_id)
         with self._locked(session_id) as lock:
             row = read_lease(lock)
-            if row.owner is not None and row.owner != owner and row.until > now:
-                raise leased(session_id, row.owner, row.until - now)
-            write_lease(lock, LeaseRow(row.epoch + 1, owner, now + ttl, wake_at=row.wake_at))
-            return row.epoch + 1
-
-    @_writing
-    def wake(self, session_id: str, at: str | None) -> None:
-        self._existing(session_id)
-        with self._locked(session_id) as lock:
-            row = read_lease(lock)
-            row.wake_at = at
-            write_lease(lock, row)
+            before = copy(row)
+            value = change(row)
+            if row != before:
+                write_lease(lock, row)
+            return value
 
     @_reading
     def lease(self, session_id: str) -> LeaseRow:
@@ -344,22 +327,6 @@ class Folder:
             return read_lease(descriptor)
         finally:
             os.close(descriptor)
-
-    @_writing
-    def renew(self, lease: Lease, until: float) -> None:
-        with self._locked(lease.session_id) as lock:
-            row = read_lease(lock)
-            if (lease.epoch, lease.owner) != (row.epoch, row.owner):
-                raise fenced(lease, row.epoch)
-            row.until = until
-            write_lease(lock, row)
-
-    @_writing
-    def release(self, lease: Lease) -> None:
-        with self._locked(lease.session_id) as lock:
-            row = read_lease(lock)
-            if (lease.epoch, lease.owner) == (row.epoch, row.owner):
-                write_lease(lock, LeaseRow(row.epoch, wake_at=row.wake_at))
 
     # Files
 

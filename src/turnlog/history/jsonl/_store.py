@@ -11,18 +11,16 @@ from typing import Literal, TypeVar
 
 from ...contract import (
     Clock,
-    Control,
-    JsonObject,
     Lease,
-    LeaseHolder,
     SessionDigest,
     SessionInfo,
     StoredEntry,
     Tail,
 )
 from ...contract import digest as hash_of
-from .._base import absolute, check_batch, check_control, check_session_id, remember, tail_of
-from .._listing import NOT_DUE, Listed, Query, StoreBase, exact_time
+from .._base import absolute, check_batch, check_session_id, remember, tail_of
+from .._listing import NOT_DUE, Listed, Query
+from .._rows import Controls, LeaseRow, RowStore
 from .._worker import Worker
 from ._file import check_lines
 from ._folder import Folder
@@ -34,7 +32,7 @@ _NAP = 0.003
 BUSY_TIMEOUT = 10.0
 
 
-class JsonlStore(StoreBase):
+class JsonlStore(RowStore):
     """Opened on first use; usable from any event loop, and from several processes at once."""
 
     def __init__(
@@ -89,40 +87,25 @@ class JsonlStore(StoreBase):
         for info in sorted(await self._fold_all(), key=lambda info: (info.updated_at, info.session_id)):
             if info.run_id is None or info.status in NOT_DUE:
                 continue
-            row = await self._do(partial(self._files.lease, info.session_id))
-            held = row.owner is not None and row.until > self._now()
-            if not held and (row.wake_at is None or row.wake_at <= now):
+            if (await self._lease(info.session_id)).lets_in(now, self._now()):
                 found.append(info.session_id)
         return found[:limit]
 
-    async def wake(self, session_id: str, at: str | None) -> None:
+    async def _change_lease(
+        self, session_id: str, change: Callable[[LeaseRow], T], *, make: bool = False
+    ) -> T:
         check_session_id(session_id)
-        time = None if at is None else exact_time("at", at)
-        await self._do(partial(self._files.wake, session_id, time))
+        return await self._do(partial(self._files.change_lease, session_id, change, make))
 
-    async def post(self, control: Control) -> None:
-        check_control(control)
-        await self._do(partial(self._files.post, control))
-
-    async def posted(self, session_id: str | None = None) -> list[Control]:
-        return await self._do(partial(self._files.posted, session_id))
-
-    async def answer_control(self, control_id: str, answer: JsonObject) -> None:
-        await self._do(partial(self._files.answer, control_id, answer, self._now()))
-
-    async def take_answer(self, control_id: str) -> JsonObject | None:
-        return await self._do(partial(self._files.take_answer, control_id))
-
-    async def withdraw(self, control_id: str) -> bool:
-        return await self._do(partial(self._files.withdraw, control_id))
-
-    async def holder(self, session_id: str) -> LeaseHolder | None:
+    async def _lease(self, session_id: str) -> LeaseRow:
         check_session_id(session_id)
-        row = await self._do(partial(self._files.lease, session_id))
-        left = row.until - self._now()
-        if row.owner is None or left <= 0:
-            return None
-        return LeaseHolder(owner=row.owner, epoch=row.epoch, seconds_left=left)
+        return await self._do(partial(self._files.lease, session_id))
+
+    async def _change_controls(self, change: Callable[[Controls], T]) -> T:
+        return await self._do(partial(self._files.change_controls, change))
+
+    async def _controls_now(self) -> Controls:
+        return await self._do(self._files.controls)
 
     async def fork(self, source: str, *, at: int, target: str, first: Sequence[StoredEntry]) -> None:
         check_batch(target, first, at)
@@ -150,17 +133,6 @@ class JsonlStore(StoreBase):
 
     async def get_blob(self, name: str) -> bytes:
         return await self._do(partial(self._files.get_blob, name))
-
-    async def claim(self, session_id: str, *, owner: str, ttl: float) -> Lease:
-        check_session_id(session_id)
-        epoch = await self._do(partial(self._files.claim, session_id, owner, ttl, self._now()))
-        return Lease(session_id=session_id, owner=owner, epoch=epoch, ttl=ttl)
-
-    async def renew(self, lease: Lease) -> None:
-        await self._do(partial(self._files.renew, lease, self._now() + lease.ttl))
-
-    async def release(self, lease: Lease) -> None:
-        await self._do(partial(self._files.release, lease))
 
     async def close(self) -> None:
         await self._worker.stop(self._files.forget)
