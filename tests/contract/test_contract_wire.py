@@ -31,7 +31,7 @@ from turnlog.contract import (
     expected_hash,
     read_envelope,
 )
-from turnlog.contract._event_wire import write_event
+from turnlog.contract._codec import write_event
 from turnlog.contract.events import EVENT_KINDS, Event
 from turnlog.contract.events import RunEvent as RunEvent
 

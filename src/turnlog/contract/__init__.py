@@ -11,6 +11,8 @@ from ._base import JsonObject as JsonObject
 from ._base import JsonValue as JsonValue
 from ._base import Value as Value
 from ._base import find_unjson as find_unjson
+from ._base import freeze as freeze
+from ._base import thaw as thaw
 from ._chain import Envelope as Envelope
 from ._chain import Sealed as Sealed
 from ._chain import StoredEntry as StoredEntry
@@ -24,8 +26,6 @@ from ._chain import seal as seal
 from ._codec import decode as decode
 from ._codec import encode as encode
 from ._codec import parse_arguments as parse_arguments
-from ._frozen import freeze as freeze
-from ._frozen import thaw as thaw
 from ._secrets import HELD_SECRET as HELD_SECRET
 from ._secrets import MASK as MASK
 from ._secrets import Secret as Secret

@@ -9,9 +9,8 @@ from typing import Any, NamedTuple
 
 import msgspec
 
-from ._base import JsonObject, Value, check_meta
+from ._base import JsonObject, Value, check_meta, freeze
 from ._codec import decode, encode
-from ._frozen import freeze
 from .entries import ENTRY_TYPES, PAYLOAD_KINDS, Entry, EntryPayload
 from .errors import AgentError
 

@@ -6,8 +6,7 @@ from typing import Any, Literal, TypeAlias
 
 from msgspec.structs import force_setattr
 
-from ._base import FILLED_IN, JsonObject, Value
-from ._frozen import thaw
+from ._base import FILLED_IN, JsonObject, Value, thaw
 from .messages import ToolCall
 
 ToolStatus: TypeAlias = Literal["success", "failed", "skipped", "denied", "unknown"]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, TypeVar
 
@@ -26,40 +27,25 @@ _DIGEST = ("status", "is_open", "pending", "digest")
 _ROWS = 8  # each number of them is a statement of its own
 
 
+@dataclass(slots=True, eq=False)
 class Batch:
     """One append on its way."""
 
-    __slots__ = (
-        "blobs",
-        "digest",
-        "entries",
-        "expected",
-        "future",
-        "hash",
-        "lease",
-        "session_id",
-        "size",
-        "updated_at",
-    )
+    session_id: str
+    entries: Sequence[StoredEntry]
+    expected: int
+    lease: Lease | None
+    digest: SessionDigest | None
+    blobs: Sequence[bytes]
+    updated_at: str = field(init=False)
+    hash: str = field(init=False)
+    size: int = field(init=False)
+    future: asyncio.Future[None] = field(init=False)
 
-    def __init__(
-        self,
-        session_id: str,
-        entries: Sequence[StoredEntry],
-        expected: int,
-        lease: Lease | None,
-        digest: SessionDigest | None,
-        blobs: Sequence[bytes],
-    ) -> None:
-        self.session_id = session_id
-        self.entries = entries
-        self.expected = expected
-        self.lease = lease
-        self.digest = digest
-        self.blobs = blobs
-        self.updated_at, self.hash = tail_of(entries)
-        self.size = sum(len(stored.body) for stored in entries)
-        self.future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+    def __post_init__(self) -> None:
+        self.updated_at, self.hash = tail_of(self.entries)
+        self.size = sum(len(stored.body) for stored in self.entries)
+        self.future = asyncio.get_running_loop().create_future()
 
     @property
     def is_new(self) -> bool:
