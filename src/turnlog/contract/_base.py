@@ -125,9 +125,9 @@ def check_meta(meta: JsonObject | None, owner: str, code: str = "InvalidMessage"
         )
 
 
-# Values whose maps and lists can be read, copied and written as JSON, and not changed. A struct is frozen anyway;
-# the maps and lists in it are not, since reading a long log would pay for that. They are frozen where an entry
-# is made, and where a value leaves for code that is not ours.
+# Values whose maps and lists can be read, copied and written as JSON, and not changed. A struct is frozen
+# anyway; the maps and lists in it are not, since reading a long log would pay for that. They are frozen where
+# an entry is made, and where a value leaves for code that is not ours.
 
 T = TypeVar("T")
 
