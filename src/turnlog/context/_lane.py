@@ -12,6 +12,7 @@ from typing import Any, NamedTuple
 import msgspec
 
 from turnlog.contract import (
+    GrowingMessages,
     ImagePart,
     Message,
     MessageView,
@@ -80,7 +81,7 @@ class Lane:
 
     def __init__(self, target: ModelInvocationDescriptor | None, head: Head, options: ContextOptions) -> None:
         self.target = target
-        self.messages: list[Message] = []
+        self.messages = GrowingMessages()
         self.position = 0
         self.size = self.weight = len(head.wire)
         self.sent = (0, 0)
@@ -121,7 +122,7 @@ class Lane:
             return 0
         wire = wire_of(message)
         self._unhashed.append(wire)
-        self.messages.append(freeze(message))  # what was hashed is what is sent, and no reader can change it
+        self.messages.append(message)  # frozen when it is read: what was hashed is what is sent
         size = len(wire)
         weight = weigh(message, size, self._options)
         self.size += size
@@ -200,7 +201,7 @@ class PictureCache:
     def __init__(self, attach: Callable[[Message], Awaitable[Message]]) -> None:
         self._attach = attach
         self._sources: list[Message] = []
-        self._shown: list[Message] = []
+        self._shown = GrowingMessages()
 
     async def attached(self, messages: Sequence[Message]) -> Sequence[Message]:
         """``messages`` with their pictures. Raises what ``attach`` raises, and is as it was before then."""
@@ -208,12 +209,12 @@ class PictureCache:
         known: dict[int, Message] = {}
         if len(messages) < len(sources) or not all(map(operator.is_, sources, messages)):
             known = {id(source): made for source, made in zip(sources, shown, strict=True)}
-            sources, shown = [], []
+            sources, shown = [], GrowingMessages()
         begin = len(sources)
         fresh = list(islice(messages, begin, None))
         made = [known.get(id(message)) or await self._with_pictures(message) for message in fresh]
         if len(sources) > begin:  # another call went on from the same place in the meantime
-            sources, shown = sources[:begin], shown[:begin]
+            sources, shown = sources[:begin], GrowingMessages(shown[:begin])
         sources += fresh
         shown += made
         self._sources, self._shown = sources, shown

@@ -128,6 +128,7 @@ from .messages import PART_KINDS as PART_KINDS
 from .messages import ROLE_PARTS as ROLE_PARTS
 from .messages import FileRef as FileRef
 from .messages import FileRefPart as FileRefPart
+from .messages import GrowingMessages as GrowingMessages
 from .messages import Image as Image
 from .messages import ImagePart as ImagePart
 from .messages import Input as Input

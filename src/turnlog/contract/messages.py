@@ -11,6 +11,7 @@ import msgspec
 from msgspec.structs import force_setattr
 
 from ._base import FILLED_IN, JsonObject, P, Value, check_meta, find_unjson
+from ._frozen import freeze
 from .errors import AgentError
 from .sections import OWN_SECTIONS, Section, to_plain_text
 
@@ -200,21 +201,36 @@ class Message(Value, frozen=True, kw_only=True):
         return [part for part in self.parts if part.kind == "tool_result"]  # pyright: ignore[reportReturnType]
 
 
+class GrowingMessages(list[Message]):
+    """Messages that are only added to."""
+
+    frozen = 0
+    """How many of them cannot be changed any more, down to the values in them."""
+
+
 class MessageView(Sequence[Message]):
     """The first messages of a list that only grows, read-only. It costs the same at any length, and stays as
-    it is while the list grows."""
+    it is while the list grows. Messages are frozen when they are first read."""
 
     __slots__ = ("_count", "_grown")
 
     def __init__(self, grown: list[Message], count: int | None = None) -> None:
-        self._grown = grown
+        self._grown = grown if isinstance(grown, GrowingMessages) else GrowingMessages(grown)
         self._count = len(grown) if count is None else min(count, len(grown))
+
+    def _read(self) -> list[Message]:
+        grown, count = self._grown, self._count
+        if grown.frozen < count:
+            for message in islice(grown, grown.frozen, count):
+                freeze(message)
+            grown.frozen = count
+        return grown
 
     def __len__(self) -> int:
         return self._count
 
     def __iter__(self) -> Iterator[Message]:
-        return islice(self._grown, self._count)
+        return islice(self._read(), self._count)
 
     @overload
     def __getitem__(self, index: int) -> Message: ...
@@ -225,8 +241,8 @@ class MessageView(Sequence[Message]):
             places = range(self._count)[index]
             if places.start == 0 and places.step == 1:
                 return MessageView(self._grown, len(places))
-            return tuple([self._grown[place] for place in places])
-        return self._grown[range(self._count)[index]]
+            return tuple([self._read()[place] for place in places])
+        return self._read()[range(self._count)[index]]
 
     def __eq__(self, other: object) -> bool:
         if isinstance(other, MessageView) and other._grown is self._grown:
