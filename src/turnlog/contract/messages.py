@@ -10,8 +10,7 @@ from typing import ClassVar, Generic, Literal, TypeAlias, cast, get_args, overlo
 import msgspec
 from msgspec.structs import force_setattr
 
-from ._base import FILLED_IN, JsonObject, P, Value, check_meta, find_unjson
-from ._frozen import freeze
+from ._base import FILLED_IN, JsonObject, P, Value, check_meta, find_unjson, freeze
 from .errors import AgentError
 from .sections import OWN_SECTIONS, Section, to_plain_text
 
