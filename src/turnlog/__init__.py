@@ -1,4 +1,4 @@
-"""turnlog: an agent is a model, a context and an environment, and every turn is a line in a log.
+"""turnlog: an agent is a model, a context and an environment, and every turn is an entry in a log.
 
 The few names most people need. Everything is loaded when first used.
 """

@@ -1,4 +1,4 @@
-"""What a run tells its watchers, one class per kind: ``match event: case TextDelta(text=text): ...``."""
+"""The events of a run, one class per kind: ``match event: case TextDelta(text=text): ...``."""
 
 from .contract.events import AnswerAdded as AnswerAdded
 from .contract.events import ApprovalDecided as ApprovalDecided

@@ -59,7 +59,7 @@ def test_a_paused_run_is_let_go_and_resumed(busy: Shell) -> None:
     process = busy.start("run", "-m", model, "-t", "look.py", "-s", "s1", "Look")
     busy.wait_for_file("looks1")
     paused = busy.ok("pause", "s1")
-    assert paused.out == "told to pause; it does so after its present step\n"  # the tool is in progress
+    assert paused.out == "asked to pause; it pauses after its present step\n"  # the tool is in progress
     assert "continue with: turnlog resume s1" in paused.err
     busy.write("enough1", "")
     code, out, err = ended(process)

@@ -190,7 +190,7 @@ def test_an_answer_that_was_cut_off_leaves_the_screen(shell: Shell) -> None:
         shown = [line for line in screen(terminal.rest()) if line]
     assert "This was" not in " ".join(shown)
     said = shown.index("Said.")  # a block that was complete stays in sight, with a word about it
-    assert shown[said + 1] == "(that answer was cut off and does not count)"
+    assert shown[said + 1] == "(that answer was cut off; it is asked for again)"
     assert "All." in shown[said:]
     assert len(re.findall("trying +again in ", " ".join(shown))) == 2
 

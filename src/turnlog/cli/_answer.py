@@ -38,7 +38,7 @@ class Answer(Protocol):
         ...
 
     def drop(self) -> bool:
-        """The text does not count. True when some of it stays in sight."""
+        """The text is retracted. True when some of it stays in sight."""
         ...
 
 

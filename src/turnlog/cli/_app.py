@@ -84,7 +84,7 @@ def store_option(command: Callable[..., Any]) -> Callable[..., Any]:
         "--store",
         "store_url",
         metavar="URL",
-        help="sqlite:FILE, jsonl:DIR or postgresql://…; default $TURNLOG_STORE, else a file of yours.",
+        help="sqlite:FILE, jsonl:DIR or postgresql://…; default $TURNLOG_STORE or your own file.",
     )(command)
 
 
@@ -176,7 +176,7 @@ def span(ms: float) -> str:
 
 
 def say(console: Console, text: str) -> None:
-    """Print prose: on a terminal no word is cut at the margin, elsewhere a line stays a line."""
+    """Print prose: wrapped between words on a terminal, elsewhere one line."""
     console.print(text, soft_wrap=not console.is_terminal)
 
 

@@ -35,7 +35,7 @@ from ._app import (
 from ._app import answer as answer_with
 from ._text import safe, short, whole
 
-_PATIENCE = 3.0  # seconds in which a run that was told to stop is expected to have stopped
+_PATIENCE = 3.0  # seconds in which a run that was asked to stop is expected to stop
 
 
 def _by_option(help: str) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
@@ -147,7 +147,7 @@ def _parse(text: str | None, option: str) -> Any:
 @click.argument("call", required=False)
 @click.argument("text", required=False)
 @click.option("--value", metavar="JSON", help="An answer that is not text: a number, a list, an object.")
-@click.option("--error", "failed", is_flag=True, help="The answer tells why the call failed.")
+@click.option("--error", "failed", is_flag=True, help="The call failed, and the answer is the reason.")
 @_by_option("Who answers, for the log.")
 @store_option
 @json_option
@@ -230,7 +230,7 @@ def abort_command(session: str, reason: str, **options: Any) -> None:
         await handle.abort(reason)
         ended = await reached.comes(lambda state: not state.is_open)
         reached.tell(
-            "aborted" if ended else "told to stop; it ends when its model or tool lets it", done=ended
+            "aborted" if ended else "asked to stop; it ends when its model or tool returns", done=ended
         )
 
     _reach(session, work, **options)
@@ -242,7 +242,7 @@ def abort_command(session: str, reason: str, **options: Any) -> None:
 def pause_command(session: str, **options: Any) -> None:
     """Pause the open run of SESSION before its next step, also one that another process drives.
 
-    That process lets go of the run, which stays open; `turnlog resume` continues it.
+    That process stops driving the run, which stays open; `turnlog resume` continues it.
     """
 
     async def work(handle: StoredSession, reached: Reached) -> None:
@@ -251,7 +251,7 @@ def pause_command(session: str, **options: Any) -> None:
         if paused and not reached.state.is_open:
             reached.tell(f"not paused: the run ended ({reached.state.status})", done=False)
             sys.exit(FAILED)
-        reached.tell("paused" if paused else "told to pause; it does so after its present step", done=paused)
+        reached.tell("paused" if paused else "asked to pause; it pauses after its present step", done=paused)
         if not reached.as_json:
             err.print(f"[dim]continue with: {resume(session)}[/]")
 

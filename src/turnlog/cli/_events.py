@@ -72,7 +72,7 @@ class EventPrinter:
                 self._line(f"[dim]{event.action} by {safe(event.decided_by)}[/]")
             case events.Retracted():
                 if self._answer.drop():
-                    self._line("[dim](that answer was cut off and does not count)[/]")
+                    self._line("[dim](that answer was cut off; it is asked for again)[/]")
             case events.ErrorShown():
                 self._error(event)
             case events.ContextFolded():

@@ -65,18 +65,18 @@ def _moment(ctx: click.Context, given: click.Parameter, value: str | None) -> st
     try:
         datetime.fromisoformat(value)
     except ValueError as error:
-        words = "write an age, as 30m, 12h or 7d, or a time, as 2026-01-31T12:00:00Z"
+        words = "give an age such as 30m, 12h or 7d, or a time such as 2026-01-31T12:00:00Z"
         raise click.BadParameter(words, ctx, given) from error
     return value
 
 
 @click.command("sessions", short_help="List the sessions of the store.")
-@click.option("--waiting", "status", flag_value="awaiting_human", help="Those that wait for a human.")
-@click.option("--failed", "status", flag_value="failed", help="Those whose last run failed.")
-@click.option("--status", type=click.Choice(STATUSES), help="Those in this state.")
+@click.option("--waiting", "status", flag_value="awaiting_human", help="Only sessions that wait for a human.")
+@click.option("--failed", "status", flag_value="failed", help="Only sessions whose last run failed.")
+@click.option("--status", type=click.Choice(STATUSES), help="Only sessions in this state.")
 @click.option("--since", callback=_moment, metavar="AGE", help="Changed since then: 30m, 12h, 7d, or a time.")
-@click.option("--limit", type=click.IntRange(min=1), metavar="N", help="The first N.")
-@click.option("--children", is_flag=True, help="Sessions of agents that were called as tools, too.")
+@click.option("--limit", type=click.IntRange(min=1), metavar="N", help="At most N sessions.")
+@click.option("--children", is_flag=True, help="Also the sessions of agents that were called as tools.")
 @store_option
 @json_option
 def sessions_command(
@@ -144,7 +144,7 @@ def replay_command(session: str, store_url: str | None, as_json: bool) -> None:
     elif report.identical:
         rest = ", the last run is still open" if report.open_run else ""
         if report.unproven:
-            rest += f"; {report.unproven} not, for what they were made of was purged"
+            rest += f"; {report.unproven} could not be compared: their content was purged"
         out.print(
             f"[green]identical[/]: {entries_of(report.entries)}, {count(report.runs, 'run')}, "
             f"{count(report.contexts, 'context')} compared{rest}"

@@ -152,7 +152,7 @@ def resume_command(session: str, as_json: bool, **options: Any) -> None:
 
 
 async def say_what_waits(agent: Agent, result: RunResult[str] | None) -> bool:
-    """Tell how a run that was let go continues; False when it is over."""
+    """Print how a run that stays open continues; False when it is over."""
     if result is None or result.status not in ("awaiting_human", "paused"):
         return False
     then = ""

@@ -1,4 +1,4 @@
-"""What a watcher of a run is told: a stable, versioned, numbered stream.
+"""The events that a watcher of a run sees: a stable, versioned, numbered stream.
 
 An event about an entry comes after the append of that entry returned; none carries ``providerRaw``.
 The objects are flat: ``case TextDelta(text=text)``. On the wire what is special to a kind stands under
@@ -29,7 +29,7 @@ class Event(Value, frozen=True, kw_only=True):
 
 
 class DeltaEvent(Event, Generic[D], frozen=True, kw_only=True):
-    """Base of the events that tell of a delta."""
+    """Base of the events of deltas."""
 
     kind: ClassVar[Literal["model_delta"]] = "model_delta"
     model_call_index: int
@@ -123,7 +123,7 @@ class ToolStarted(Event, frozen=True, kw_only=True):
 
 
 class ToolProgressed(Event, frozen=True, kw_only=True):
-    """``data`` is whatever the tool reported; ``text`` is partial output to append."""
+    """``data`` is what the tool reported; ``text`` is partial output to append."""
 
     kind: ClassVar[Literal["tool_progress"]] = "tool_progress"
     tool_call_id: str
@@ -194,7 +194,7 @@ class StatusChanged(Event, frozen=True, kw_only=True):
 
 
 class Retracted(Event, frozen=True, kw_only=True):
-    """What was shown of this attempt does not count: the call failed and is made again."""
+    """What was shown of this attempt is retracted: the call failed and is made again."""
 
     kind: ClassVar[Literal["retracted"]] = "retracted"
     model_call_index: int

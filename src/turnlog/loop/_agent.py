@@ -58,7 +58,7 @@ T = TypeVar("T", default=str)
 
 
 class Agent(Generic[T]):
-    """A model, a context and an environment; every turn it takes is a line in its store.
+    """A model, a context and an environment; every turn it takes is an entry in its store.
 
     ``model`` is a :class:`Model` or a name (``"local"``, ``"anthropic:claude-…"``), ``store`` a store or a
     URL (``memory:``, ``jsonl:DIR``, ``sqlite:FILE``, ``postgresql://…``; default: an SQLite file in the
@@ -476,7 +476,7 @@ class Agent(Generic[T]):
         return session is not None and await self.loop.control.abort(session, run_id, reason)
 
     async def pause(self, run_id: str) -> bool:
-        """Let a run go before its next step, without ending it; ``resume`` continues it."""
+        """Stop driving a run before its next step, without ending it; ``resume`` continues it."""
         session = await self.loop.control.find_session(run_id)
         return session is not None and await self.loop.control.pause(session, run_id)
 

@@ -178,7 +178,7 @@ class ChildBody:
 
 class RunControl:
     """Decides on calls, answers them, ends, pauses and sends to the runs of a store, wherever they are
-    driven: here, in another process, or nowhere."""
+    driven: here, in another process, or not at all."""
 
     def __init__(
         self,
@@ -336,7 +336,7 @@ class RunControl:
         return await self._end_open(session_id, run_id, error)
 
     async def pause(self, session_id: str, run_id: str | None) -> bool:
-        """Let the open run of a session go before its next step; False when none is open."""
+        """Stop driving the open run of a session before its next step; False when none is open."""
         opened = self._sessions.runs.get(session_id)
         if opened is not None and run_id in (None, opened.run_id):
             opened.steering.paused = True
@@ -443,7 +443,7 @@ class RunControl:
         )
 
     async def _apply(self, opened: OpenRun, control: Control) -> JsonObject | None:
-        """Take in a request of another process; None when its answer has to wait."""
+        """Apply a request of another process; None when its answer has to wait."""
         data, runner = control.data, opened.runner
         assert runner is not None
         if data.get("run") not in (None, opened.run_id):

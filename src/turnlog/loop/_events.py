@@ -1,4 +1,4 @@
-"""Events: what a watcher of a run is told, made from entries and numbered by the session.
+"""Events, which the watchers of a run see: made from entries and numbered by the session.
 
 The event of entry n has the number ``n * STRIDE``; what happens between two entries (deltas, progress,
 changes of status) counts up from there. So a number belongs to the session and is never given twice,
@@ -196,7 +196,7 @@ TELLING: dict[str, Callable[[Any, SessionState, Place], list[RunEvent]]] = {
     "fold": _of_fold,
     "run_ended": _of_end,
 }
-"""What each kind of entry tells a watcher. The other kinds tell nothing."""
+"""The events of each kind of entry. The other kinds have none."""
 
 
 def events_of(entry: Entry, state: SessionState) -> list[RunEvent]:
@@ -284,7 +284,7 @@ class Outbox:
         self._seq = max(self._seq, entry.seq * STRIDE)
 
     def refold(self, entries: Sequence[Entry]) -> None:
-        """What was told stays told."""
+        """Events that were shown stay as they were."""
 
     def take(self) -> list[RunEvent]:
         """What waits, to be shown once the entries staged so far are committed."""

@@ -75,12 +75,13 @@ class StoredSession:
         await self._loop.control.send(self.session_id, said_by(text))
 
     async def abort(self, reason: str = "aborted by the caller") -> bool:
-        """End the open run, wherever it is driven, at its next await point; False when none is open.
+        """End the open run, in whichever process it is driven, at its next await point; False when none is
+        open.
         Raises ``SessionBusy`` when the process that drives it does not answer."""
         return await self._loop.control.abort(self.session_id, None, reason)
 
     async def pause(self) -> bool:
-        """Let the open run go before its next step, without ending it; ``resume`` continues it."""
+        """Stop driving the open run before its next step, without ending it; ``resume`` continues it."""
         return await self._loop.control.pause(self.session_id, None)
 
     async def driver(self) -> str | None:
@@ -119,13 +120,13 @@ class StoredSession:
         await self.decide(call, "approve", by=by, note=note)
 
     async def deny(self, call: PendingApproval | str, *, by: str, reason: str | None = None) -> None:
-        """Refuse a call; the model is told the reason."""
+        """Refuse a call; the model reads the reason."""
         await self.decide(call, "deny", by=by, note=reason)
 
     async def modify(
         self, call: PendingApproval | str, *, arguments: JsonObject, by: str, note: str | None = None
     ) -> None:
-        """Let a call run with other arguments; the model is told that they were changed."""
+        """Let a call run with other arguments; the model reads that they were changed."""
         await self.decide(call, "modify", by=by, arguments=arguments, note=note)
 
     async def questions(self) -> list[PendingAnswer]:
@@ -135,7 +136,7 @@ class StoredSession:
     async def answer(
         self, call: PendingAnswer | str, content: object, *, is_error: bool = False, by: str | None = None
     ) -> None:
-        """Answer a call that was put off (``ToolResult.deferred``), from any process; ``resume`` then
+        """Answer a deferred call (``ToolResult.deferred``), from any process; ``resume`` then
         continues the run. ``content`` is what the tool would have returned. Raises ``InvalidEntry`` when no
         such call waits, or the content does not fit the form that was asked for."""
         given.check_kind("call", call, (str, PendingAnswer), "a waiting call or its id", required=True)
@@ -154,7 +155,7 @@ class StoredSession:
         return messages_of(await self.entries())
 
     async def state(self) -> AgentState:
-        """Status, open run, pending calls, last error and usage, as the log tells them."""
+        """Status, open run, pending calls, last error and usage, from the log."""
         return AgentState.from_entries(await self._store.load(self.session_id))
 
     async def explain(self, call: int | None = None) -> ContextView:

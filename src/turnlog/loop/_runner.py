@@ -265,7 +265,7 @@ class Runner:
         return bool(messages)
 
     def _take_last_words(self) -> None:
-        """A message that this run will not answer is in the log all the same."""
+        """Record the messages that this run will not answer."""
         self.ports.world.close()
         for said in self.ports.world.take_steering():
             self._add_input(said, "steering")
@@ -464,7 +464,7 @@ class Runner:
         return await self._end(None)
 
     async def _close(self, order: EndRun) -> list[RunEvent]:
-        # The answer is shown and safe before the run is closed: a last message may come.
+        # The answer is committed and shown before the run ends: a last message may still come.
         if told := await self.flush():
             return told
         if order.error is None and self._take_steering():
