@@ -28,7 +28,7 @@ from uuid import uuid4
 import pytest
 
 GUEST = "guest"
-GUEST_PASSWORD = "correct-horse-battery"
+GUEST_PASSWORD = "hV4tq9LmZ2xR7pKdW3"
 """A role that must give a password; ``postgres`` need not."""
 
 _HBA = f"local all {GUEST} scram-sha-256\nlocal all all trust\n"
