@@ -16,7 +16,7 @@ from turnlog.contract import ENTRY_KINDS, StoredEntry, encode, user_message
 from turnlog.history import Session, export_jsonl, import_jsonl, verify
 from turnlog.loop import redact_entries, replay_entries
 from turnlog.system import SystemClock, SystemIds
-from turnlog.testing import FixedClock, FixedIds, check_store
+from turnlog.testing import FixedClock, FixedIds
 from turnlog.transcript import render_html, render_markdown
 
 LOOK = asks_for(call("look", place="gate"))
@@ -192,16 +192,6 @@ async def test_a_changed_entry_is_found_and_named_and_a_torn_tail_repaired(tmp_p
     torn = open_store(f"jsonl:{tmp_path}/log")
     assert [entry.hash for entry in await torn.load("s")] == [entry.hash for entry in log]
     await torn.close()  # type: ignore[attr-defined]
-
-
-@pytest.mark.parametrize("url", ["memory:", "jsonl:{}/{}", "sqlite:{}/{}.db"])
-async def test_one_suite_for_all_stores(url: str, tmp_path: Path) -> None:
-    count = iter(range(10_000))
-    await check_store(lambda: open_store(url.format(tmp_path, next(count))))
-
-
-async def test_the_suite_on_postgresql(postgres: PostgresServer) -> None:
-    await check_store(lambda: open_store(postgres.url()))
 
 
 @pytest.mark.spec("H-7")
