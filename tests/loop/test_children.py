@@ -163,9 +163,9 @@ async def test_an_approval_inside_a_child_suspends_the_call_of_its_parent(action
     effects: list[str] = []
 
     @tool(requires_approval=True)
-    def buy(what: str) -> str:
+    def buy(ctx: ToolContext, what: str) -> str:
         """Buy something."""
-        effects.append(what)
+        effects.append(f"{what} for {ctx.deps}")
         return "bought"
 
     store = MemoryStore()
@@ -187,9 +187,9 @@ async def test_an_approval_inside_a_child_suspends_the_call_of_its_parent(action
     (pending,) = await other.pending()
     assert pending.session_id in await children_of(other, "s")
     await other.session(pending.session_id).decide(pending, action, by="ann")
-    result = await other.resume("s")
+    result = await other.resume("s", deps="Bob")
     assert result is not None and result.text == "Done."
-    assert effects == (["a map"] if action == "approve" else [])
+    assert effects == (["a map for Bob"] if action == "approve" else [])
     told = parent.requests[1].messages[-1].tool_results[0].payload
     assert told.text == "It is so."
     assert result.usage is not None and result.usage.total_tokens > 1100

@@ -56,9 +56,8 @@ class ChildAgent(ChildBody):
         parent = (ctx.session_id, ctx.tool_call_id) if ctx.session_id else None
         return await self._run(store, child, ctx.deps, arguments["input"], parent, limits)
 
-    async def finish(self, store: Store, child: str) -> ToolResult:
-        """Continue a child that waited for a person, where it can be."""
-        return await self._run(store, child, None, None, None, self._defaults.limits)
+    async def finish(self, store: Store, child: str, deps: Any) -> ToolResult:
+        return await self._run(store, child, deps, None, None, self._defaults.limits)
 
     async def _run(
         self,

@@ -171,7 +171,7 @@ BY_CHILD = "session "
 class ChildBody:
     """The body of a tool that has its work done in a session of its own."""
 
-    async def finish(self, store: Store, child: str) -> ToolResult:
+    async def finish(self, store: Store, child: str, deps: Any) -> ToolResult:
         """Continue a child that waited for a person, where it can be; its answer may be put off again."""
         raise NotImplementedError
 
@@ -304,7 +304,7 @@ class RunControl:
             answer = replace(answer, ends_run=True)
         await runner.take_answer(call, answer, by)
 
-    async def settle_children(self, session_id: str) -> None:
+    async def settle_children(self, session_id: str, deps: Any) -> None:
         """Before a run is resumed: continue the children that its calls wait for, and answer those calls."""
         children = {
             tool.name: tool.function for tool in self._parts.registry if isinstance(tool.function, ChildBody)
@@ -316,7 +316,7 @@ class RunControl:
             child, by = children.get(call.call.tool_name), call.deferred.by if call.deferred else None
             if child is None or by is None or not by.startswith(BY_CHILD):
                 continue
-            answer = await child.finish(store, by.removeprefix(BY_CHILD))
+            answer = await child.finish(store, by.removeprefix(BY_CHILD), deps)
             if answer.deferral is None:
                 call_id = call.call.tool_call_id
                 await self.answer(session_id, call_id, answer, is_error=answer.is_error, by=by)

@@ -110,7 +110,7 @@ class AgentLoop:
         come when no run is open."""
 
         async def open() -> Drive | None:
-            await self.control.settle_children(session_id)
+            await self.control.settle_children(session_id, objects.deps)
             # Claimed before it is opened: a session that a run here is writing must not be read into.
             opened = await self.sessions.enter(session_id, f"resume of {session_id}")
             opened.steering.closed = True
