@@ -86,6 +86,11 @@ STORIES: dict[str, Story] = {
     "G-15": lambda log: (
         payloads(log, "model_call_started")[0].target.model == "first-1" and answers_by(log) == {"second-1"}
     ),
+    "G-16": lambda log: (
+        [given.source for given in payloads(log, "model_input")].count("correction") == 1
+        and payloads(log, "run_started")[0].output_schema is not None
+        and ending(log) == "completed"
+    ),
     "G-17": lambda log: "branch_summary" in kinds(log),
 }
 

@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import asyncio
-from typing import Any
+from dataclasses import dataclass
+from typing import Any, TypedDict
 
+import msgspec
+import pydantic
 import pytest
 
 from acceptance.desk import Desk, asks_for, call, results_in
@@ -472,3 +475,57 @@ async def test_what_was_shown_before_an_abort_is_in_the_log() -> None:
             break
     [failed] = await desk.of_kind("model_call_failed")
     assert shown and failed.payload.partial.startswith(shown)
+
+
+class StructCity(msgspec.Struct):
+    name: str
+    people: int
+
+
+class PydanticCity(pydantic.BaseModel):
+    name: str
+    people: int
+
+
+@dataclass
+class DataCity:
+    name: str
+    people: int
+
+
+class DictCity(TypedDict):
+    name: str
+    people: int
+
+
+GOOD, BAD = '{"name": "Bern", "people": 130000}', '{"name": "Bern", "people": "many"}'
+
+
+@pytest.mark.spec("L-10")
+@pytest.mark.parametrize("kind", [StructCity, PydanticCity, DataCity, DictCity])
+async def test_an_answer_is_a_value_of_the_type_that_was_asked_for(kind: Any) -> None:
+    result = await Desk().agent(GOOD).run("Name a city.", session="s", output_type=kind)
+    city: Any = result.output
+    if kind is DictCity:
+        assert city == {"name": "Bern", "people": 130_000}
+    else:
+        assert type(city) is kind and (city.name, city.people) == ("Bern", 130_000)
+
+
+@pytest.mark.spec("L-10")
+async def test_what_does_not_fit_is_corrected_by_the_model_a_bounded_number_of_times() -> None:
+    desk = Desk()
+    agent = desk.agent(BAD, GOOD)
+    result = await agent.run("Name a city.", session="s", output_type=StructCity)
+    assert result.output == StructCity("Bern", 130_000)
+    assert len(await desk.of_kind("model_call_started")) == 2
+    assert "people" in desk.seen[-1].text, "the model is told what was wrong"
+    assert (await agent.session("s").replay()).identical
+    never = Desk()
+    limits = Limits(max_corrections=2)
+    failed = await never.agent(*[BAD] * 9).run(
+        "Name a city.", session="s", output_type=StructCity, limits=limits, check=False
+    )
+    assert failed.status == "failed" and failed.last_error is not None
+    assert failed.last_error.code == "OutputInvalid"
+    assert len(await never.of_kind("model_call_started")) == 3
