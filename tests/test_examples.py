@@ -215,7 +215,6 @@ class FakeProvider(BaseHTTPRequestHandler):
         pass
 
 
-@pytest.mark.spec("L-10")
 async def test_extract_makes_few_calls_to_a_server_with_bad_first_answers(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

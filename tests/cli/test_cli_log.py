@@ -283,7 +283,6 @@ def test_notes_that_sessions_share_are_read_and_edited(shell: Shell) -> None:
     assert shell.ok("memory", "list").out.strip() == "customer-42"
 
 
-@pytest.mark.spec("L-11")
 def test_sessions_of_agents_that_are_tools_are_listed_when_asked_for(shell: Shell) -> None:
     shell.write(
         "team.py",

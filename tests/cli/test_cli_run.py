@@ -151,7 +151,6 @@ def test_no_file_of_the_working_folder_sets_a_key_or_an_address(shell: Shell) ->
     assert refused.code == 1 and "OPENAI_API_KEY" in refused.err
 
 
-@pytest.mark.spec("L-10")
 def test_map_asks_for_each_line_and_does_only_the_rest_when_started_again(shell: Shell) -> None:
     (shell.folder / "in.jsonl").write_text('"one"\n\n{"input": "two", "id": 2}\n')
     options = ("--sessions", "n", "--concurrency", "1", "in.jsonl")

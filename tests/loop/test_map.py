@@ -29,7 +29,6 @@ def words(number: int) -> list[str]:
     return ["x" * size for size in range(1, number + 1)]
 
 
-@pytest.mark.spec("L-10")
 async def test_every_input_has_its_result_with_usage_summed() -> None:
     agent = Agent(ScriptedModel(default=counted), store="memory:", output_type=Number)
     batch = agent.map(words(30), concurrency=4)
@@ -81,7 +80,6 @@ async def test_inputs_are_taken_as_they_are_needed() -> None:
     assert agent.loop.sessions.runs == {}
 
 
-@pytest.mark.spec("L-10", "H-10")
 async def test_a_restart_asks_for_nothing_again_that_is_done() -> None:
     store, inputs = MemoryStore(), [*words(6), "x", Input("long", sections=[("Title", "text")])]
     first = ScriptedModel(default=counted)
@@ -127,7 +125,6 @@ async def test_an_input_done_for_another_type_is_done_again() -> None:
     assert [done.output async for done in typed] == [Number(5)]
 
 
-@pytest.mark.spec("L-10")
 async def test_one_that_fails_is_an_item_with_its_error_and_the_others_are_done() -> None:
     def answer(request: ModelRequest) -> str:
         if request.messages[0].text == "xx":
