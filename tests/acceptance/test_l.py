@@ -26,7 +26,7 @@ from turnlog.contract import (
 )
 from turnlog.history import MemoryStore, verify
 from turnlog.loop import AgentLoop
-from turnlog.testing import FaultStore, Turn, VirtualClock, fail_append
+from turnlog.testing import FaultStore, ScriptedModel, Turn, VirtualClock, fail_append
 
 LOOK = asks_for(call("look", place="gate"))
 
@@ -529,3 +529,53 @@ async def test_what_does_not_fit_is_corrected_by_the_model_a_bounded_number_of_t
     assert failed.status == "failed" and failed.last_error is not None
     assert failed.last_error.code == "OutputInvalid"
     assert len(await never.of_kind("model_call_started")) == 3
+
+
+def helper(model: ScriptedModel) -> Any:
+    return Agent(model, name="helper", store="memory:").as_tool("Helps.")
+
+
+ASK_HELPER = asks_for(call("helper", input="Bees?"))
+
+
+async def child_of(desk: Desk) -> str:
+    [info] = [each for each in await desk.store.sessions() if each.session_id != "s"]
+    return info.session_id
+
+
+@pytest.mark.spec("L-11")
+async def test_an_agent_is_a_tool_of_another_in_a_session_linked_to_its_parent() -> None:
+    desk = Desk()
+    child = ScriptedModel([Turn(text="Bees dance.", usage=USED)])
+    result = await desk.agent(ASK_HELPER, "They dance.", tools=[helper(child)]).run("Bees?", session="s")
+    assert result.text == "They dance."
+    assert results_in(desk.seen) == [(False, "Bees dance.")]
+    [started] = await desk.of_kind("tool_started")
+    [header, *_] = await desk.entries(await child_of(desk))
+    assert header.payload.parent_session_id == "s"
+    assert header.payload.parent_tool_call_id == started.payload.tool_call_id
+    assert result.usage is not None and result.usage.total_tokens >= 100, "what it used counts here too"
+
+
+@pytest.mark.spec("L-11")
+async def test_limits_and_aborts_reach_down() -> None:
+    desk = Desk()
+    hungry = ScriptedModel(default=lambda request: Turn(tool_calls=[call("look", place="x")], usage=USED))
+    sub = Agent(hungry, name="helper", tools=desk.tools(), store="memory:").as_tool("Helps.")
+    agent = desk.agent(ASK_HELPER, "Done.", tools=[sub], limits=Limits(max_tokens=450))
+    result = await agent.run("Go.", session="s", check=False)
+    assert result.last_error is not None and result.last_error.code == "RunTokenLimit"
+    assert hungry.calls < 10
+    began = asyncio.Event()
+
+    async def wait(request: Any) -> str:
+        began.set()
+        await asyncio.Event().wait()
+        return "never"
+
+    desk = Desk()
+    run = await desk.agent(ASK_HELPER, tools=[helper(ScriptedModel(default=wait))]).start("Go.", session="s")
+    await began.wait()
+    await run.abort("enough")
+    assert (await run.result(check=False)).status == "aborted"
+    assert (await desk.agent().session(await child_of(desk)).state()).status == "aborted"

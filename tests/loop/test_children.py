@@ -109,7 +109,7 @@ async def test_children_of_one_answer_run_beside_each_other() -> None:
     together = asyncio.Barrier(3)
 
     async def meet(request: ModelRequest) -> str:
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(120):
             await together.wait()
         return f"About {request.messages[0].text}."
 
