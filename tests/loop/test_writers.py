@@ -219,8 +219,7 @@ async def test_a_run_whose_lease_is_taken_stops_and_writes_nothing_more() -> Non
     @tool(timeout=None)
     async def hang() -> str:
         """Wait for what does not come."""
-        log = store._logs[SESSION]
-        log.until = 0  # as after a long stop
+        store._logs[SESSION].lease.until = 0  # as after a long stop
         await store.claim(SESSION, owner="a machine far away", ttl=600)
         await asyncio.Event().wait()
         return "never"
@@ -249,8 +248,8 @@ async def test_runs_leave_no_lease_and_no_task_behind() -> None:
         if event.kind == "tool_started":
             break
     await stream.aclose()
-    log = store._logs[SESSION]
-    assert (log.owner, log.epoch) == (None, 2)
+    row = store._logs[SESSION].lease
+    assert (row.owner, row.epoch) == (None, 2)
     await asyncio.sleep(0)
     assert not [task for task in asyncio.all_tasks() if "lease" in task.get_name()]
 
