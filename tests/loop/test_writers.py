@@ -86,7 +86,9 @@ async def test_a_store_that_is_away_for_a_while_costs_nothing(clock: VirtualCloc
 @pytest.mark.spec("H-4", "E-2")
 async def test_a_held_session_is_refused_or_waited_for(store: MemoryStore, clock: VirtualClock) -> None:
     async with SessionLease(store, SESSION, clock=clock, ttl=30):
-        with pytest.raises(AgentError, match=rf"in use by process {os.getpid()} on .*on_busy='wait'"):
+        with pytest.raises(
+            AgentError, match=rf"in use by process {os.getpid()} on .*SessionOptions\(on_busy='wait'\)"
+        ):
             async with SessionLease(store, SESSION, clock=clock, ttl=30):
                 pass
         waiting = asyncio.ensure_future(_enter_and_leave(store, clock, "wait"))

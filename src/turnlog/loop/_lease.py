@@ -70,7 +70,7 @@ class SessionLease:
         on_busy: OnBusy = "refuse",
         on_lost: Callable[[AgentError], None] | None = None,
         work: Work = "run",
-        advice: str = "give the agent on_busy='wait' to wait in line",
+        advice: str = "give the agent sessions=SessionOptions(on_busy='wait') to wait in line",
     ) -> None:
         self._store = store
         self._session_id = session_id

@@ -220,7 +220,8 @@ class OpenSessions:
             raise AgentError(
                 "SessionBusy",
                 f"run {other.run_id} is in progress in session {other.session_id}; wait for it, abort it, "
-                "send it the message with Agent.send, or give the agent on_busy='wait'",
+                "send it the message with Agent.send, or give the agent "
+                "sessions=SessionOptions(on_busy='wait')",
             )
         seen, since = other.hub.last, _REAL_TIME.monotonic()
         while not other.over.done() and not other.home.is_closed():
