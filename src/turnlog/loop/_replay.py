@@ -98,7 +98,7 @@ async def replay_entries(
         open_run = True
         if not tape.ended:
             seq = tape.position + 1
-            tape.mismatch = tape.mismatch or (seq, "the run would end here, and the recording goes on")
+            tape.mismatch = tape.mismatch or (seq, "the run would end here, and the recording continues")
     except AgentError as error:
         if tape.mismatch is None:
             if error.code != "ReplayMismatch" and tape.ended:

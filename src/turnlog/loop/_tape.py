@@ -162,7 +162,7 @@ class Tape:
 
     def refuse(self, why: str) -> NoReturn:
         entry = self.next
-        words = f"the recording goes on with a {entry.kind} {why}"
+        words = f"the recording continues with a {entry.kind} {why}"
         self.mismatch = self.mismatch or (entry.seq, words)
         raise AgentError("ReplayMismatch", f"entry {entry.seq}: {words}")
 

@@ -82,8 +82,8 @@ class WidgetHost:
         if not self._widgets:
             return
         if isinstance(entry, FoldEntry):
-            # A fold hides what was shown before and shows the whole screen itself, as far as whoever
-            # folded knew the widgets.
+            # A fold hides what was shown before and shows the whole screen itself, as far as the
+            # process that folded knew the widgets.
             screen = entry.payload.screen or ""
             self._shown = {
                 key: text for key, text in self._render().items() if _whole(key[1], text) in screen

@@ -164,7 +164,7 @@ class LogFile:
         except ValueError:
             return  # cut in the middle of a line, as a crash does
         if stop != len(rest):
-            raise self._damage(f"the last line, after entry {self.tail}, goes on after its end")
+            raise self._damage(f"the last line, after entry {self.tail}, has more text after its end")
 
     def _find_damage(
         self, data: bytes, lines: list[tuple[int, int]], header: Header | None
