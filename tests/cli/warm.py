@@ -130,6 +130,8 @@ def _attend(connection: socket.socket) -> list[str] | None:
     os.environ.clear()
     os.environ.update(order["env"])
     sys.path[0] = order["folder"]
+    # A file that a test writes anew within the second would be taken for the one that was compiled.
+    sys.dont_write_bytecode = True
     return order["args"]
 
 
