@@ -2,7 +2,8 @@
 BIN := .venv/bin
 READY_DEV := .venv/.ready-dev
 READY_DEMO := .venv/.ready-demo
-WORKERS ?= auto
+# Tests wait for timers and processes about as long as they compute: two workers a core.
+WORKERS ?= $(shell expr 2 \* $$(getconf _NPROCESSORS_ONLN))
 PYTEST := $(BIN)/python -m pytest
 BENCH_FILES := $(basename $(wildcard benchmarks/bench_*.py))
 BENCH_FOLDERS := $(patsubst %/__main__.py,%,$(wildcard benchmarks/*/__main__.py))

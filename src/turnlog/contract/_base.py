@@ -181,11 +181,17 @@ def _freeze(value: Any) -> Any:
             if type(item) not in _DONE and (frozen := _freeze(item)) is not item:
                 force_setattr(value, name, frozen)
     elif kind is list:
-        return FrozenList([item if type(item) in _DONE else _freeze(item) for item in value])
+        made = FrozenList(value)
+        for at, item in enumerate(made):
+            if type(item) not in _DONE and (frozen := _freeze(item)) is not item:
+                list[Any].__setitem__(made, at, frozen)
+        return made
     elif kind is dict:
-        return FrozenDict(
-            [(key, item if type(item) in _DONE else _freeze(item)) for key, item in value.items()]
-        )
+        copy = FrozenDict(value)
+        for key, item in copy.items():
+            if type(item) not in _DONE and (frozen := _freeze(item)) is not item:
+                dict[str, Any].__setitem__(copy, key, frozen)
+        return copy
     elif issubclass(kind, msgspec.Struct):
         _OPEN[kind] = _open_fields(kind)
         return _freeze(value)

@@ -44,6 +44,7 @@ from ._hooks import Hooks, RunIds
 from ._model_phase import empty_output
 from ._ports import Collector, Fact, HookPoint, ModelCall, Outcome, Said
 from ._secrets import DeltaMask
+from ._tool_phase import request_for
 
 
 class LiveModel:
@@ -303,7 +304,8 @@ class LiveWorld:
         if self._hooks.has(point):
             token = inside.set((*inside.get(), self._ids.session_id))
             try:
+                given = [request_for(arg) if isinstance(arg, CallState) else arg for arg in args]
                 with self.scope:
-                    await self._hooks.call(point, self._ids, *args)
+                    await self._hooks.call(point, self._ids, *given)
             finally:
                 inside.reset(token)

@@ -58,7 +58,6 @@ from ._tool_phase import (
     aborted_by,
     answer_denied,
     check_aborted,
-    request_for,
     skip_open_calls,
     stage_result,
 )
@@ -398,7 +397,7 @@ class Runner:
                 queue.alone = False
                 self._take_facts()  # first, so that the screen with this result shows them
                 stage_result(self.session, self.ports, news.call, news.answer)
-                await self.ports.world.hook("after_tool", request_for(news.call), news.answer)
+                await self.ports.world.hook("after_tool", news.call, news.answer)
                 if tools.running:
                     # Others still run: this result must be safe without waiting for them.
                     return await self.flush()

@@ -68,7 +68,7 @@ class ToolQueue:
                 if busy >= self._width or (busy and judgement.alone):
                     return False
                 self.alone = judgement.alone
-                await ports.world.hook("before_tool", request_for(call))
+                await ports.world.hook("before_tool", call)
                 _stage_start(self._session, self._home(), call)
                 ready.append(call)
         return True
