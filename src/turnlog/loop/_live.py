@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import inspect
 import random
-from collections.abc import AsyncGenerator, Sequence
+from collections.abc import AsyncGenerator, Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -49,9 +49,15 @@ from ._tool_phase import request_for
 
 class LiveModel:
     def __init__(
-        self, model: Model, pictures: PictureCache, clock: Clock, secrets: Secrets | None = None
+        self,
+        model: Model,
+        pictures: PictureCache,
+        clock: Clock,
+        secrets: Secrets | None = None,
+        assembler: Callable[[str], MessageAssembler] = MessageAssembler,
     ) -> None:
         self._model = model
+        self._assembler = assembler
         self._secrets = secrets or Secrets()
         self._pictures = pictures
         self._clock = clock
@@ -78,7 +84,7 @@ class LiveModel:
         mask = DeltaMask(self._secrets) if self._secrets.forms else None
         if mask is not None:
             deltas = mask.mask(deltas)
-        return deltas, LiveCollector(call.metadata.run_id, target, mask)
+        return deltas, LiveCollector(self._assembler(call.metadata.run_id), target, mask)
 
     def _schema(self, started: RunStarted | None) -> JsonObject | None:
         if started is None or started.output_schema is None or started.output_mode in ("tool", "text"):
@@ -122,9 +128,11 @@ def _params(call: ModelCall) -> dict[str, Any]:
 
 
 class LiveCollector:
-    def __init__(self, run_id: str, target: ModelInvocationDescriptor, mask: DeltaMask | None = None) -> None:
+    def __init__(
+        self, assembler: MessageAssembler, target: ModelInvocationDescriptor, mask: DeltaMask | None = None
+    ) -> None:
         self._mask = mask
-        self._assembler = MessageAssembler(run_id)
+        self._assembler = assembler
         self._target = target
         self.consume = self._assembler.consume
 

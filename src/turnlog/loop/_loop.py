@@ -250,7 +250,7 @@ class AgentLoop:
         output = LiveOutput(objects.output)
         ids = RunIds(opened.session_id, opened.run_id)
         ports = Ports(
-            model=LiveModel(parts.model, folds.pictures, parts.clock, folds.session.secrets),
+            model=LiveModel(parts.model, folds.pictures, parts.clock, folds.session.secrets, parts.assembler),
             tools=LiveTools(parts.registry, parts.executor, parts.approvals, world, output),
             human=LiveHuman(parts.approvals.handler, parts.clock),
             context=LiveContext(folds, parts.clock, hints, self.recaps),

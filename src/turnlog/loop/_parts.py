@@ -9,6 +9,7 @@ from typing import Any
 import msgspec
 
 from turnlog.approvals import Approvals
+from turnlog.assembly import MessageAssembler
 from turnlog.context import ContextManager, ContextOptions
 from turnlog.contract import AgentError, Clock, Control, IdSource, JsonObject, Observer, Runtime, Store
 from turnlog.history import Session, SessionState
@@ -34,6 +35,8 @@ class LoopParts:
     approvals: Approvals = field(default_factory=Approvals)
     options: ContextOptions = field(default_factory=ContextOptions)
     context: Callable[[], ContextManager] | None = None
+    assembler: Callable[[str], MessageAssembler] = MessageAssembler
+    """Makes what turns one stream into one message, given the run's id. A replay reads the log instead."""
     hooks: Hooks = field(default_factory=Hooks)
     runtime: Runtime | None = None
     widgets: Sequence[Widget[Any]] = ()
