@@ -270,8 +270,6 @@ class Runner:
             self._add_input(said, "steering")
 
     def _add_input(self, said: Said, source: Literal["user", "steering", "correction"]) -> None:
-        if said.control is not None and said.control in self.session.state.controls:
-            return  # delivered twice
         self.session.append_model_input(
             said.message,
             sections=self.ports.context.input_sections(said),
