@@ -300,3 +300,6 @@ agent = Agent(ScriptedModel([call, "Done."]), tools=[finder.as_tool("Finds.")], 
     assert [line["sessionId"] for line in shell.ok("sessions", *store).lines] == ["s1"]
     found = {line["sessionId"].partition("-")[0] for line in shell.ok("sessions", "--children", *store).lines}
     assert found == {"s1", "finder"}
+    shell.ok("memory", "write", "ann", "tea", "green", *store)
+    assert [line["sessionId"] for line in shell.ok("sessions", *store).lines] == ["s1"]
+    assert "memory:ann" in shell.ok("sessions", "--children", *store).out

@@ -25,6 +25,7 @@ from turnlog.history import show_url
 from turnlog.loop import (
     ContextDiff,
     ContextView,
+    Memory,
     ReplayReport,
     compact_session,
     diff_contexts,
@@ -76,7 +77,7 @@ def _moment(ctx: click.Context, given: click.Parameter, value: str | None) -> st
 @click.option("--status", type=click.Choice(STATUSES), help="Only sessions in this state.")
 @click.option("--since", callback=_moment, metavar="AGE", help="Changed since then: 30m, 12h, 7d, or a time.")
 @click.option("--limit", type=click.IntRange(min=1), metavar="N", help="At most N sessions.")
-@click.option("--children", is_flag=True, help="Also the sessions of agents that were called as tools.")
+@click.option("--children", is_flag=True, help="Also those of agents called as tools, and shared notes.")
 @store_option
 @json_option
 def sessions_command(
@@ -93,7 +94,7 @@ def sessions_command(
     most = limit if children else None
     found = with_store(store_url, lambda store: store.sessions(status=status, since=since, limit=most))
     if not children:
-        found = [info for info in found if "parent_session" not in (info.metadata or {})][:limit]
+        found = [info for info in found if _is_conversation(info)][:limit]
     if as_json:
         for info in found:
             write_json(info)
@@ -109,6 +110,12 @@ def sessions_command(
     out.print(_session_line(head, widths), style="bold")
     for row in rows:
         out.print(_session_line(row, widths))
+
+
+def _is_conversation(info: SessionInfo) -> bool:
+    """Not the session of an agent that was called as a tool, nor the log of shared notes."""
+    child = "parent_session" in (info.metadata or {})
+    return not child and not info.session_id.startswith(Memory.PREFIX)
 
 
 def _session_row(info: SessionInfo) -> tuple[str, str, str, str, str]:

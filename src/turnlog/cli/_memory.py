@@ -29,8 +29,8 @@ def list_command(store_url: str | None, as_json: bool) -> None:
     """List the scopes that have notes."""
 
     async def find(store: Store) -> list[Memory]:
-        found = [info.session_id for info in await store.sessions()]
-        return [Memory(store, name.removeprefix("memory:")) for name in found if name.startswith("memory:")]
+        start, found = Memory.PREFIX, [info.session_id for info in await store.sessions()]
+        return [Memory(store, name.removeprefix(start)) for name in found if name.startswith(start)]
 
     for memory in with_store(store_url, find):
         if as_json:

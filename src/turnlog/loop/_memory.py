@@ -20,9 +20,6 @@ from turnlog.widgets import MemoryNotebookWidget, Notebook
 
 from ._folds import Folds
 
-PREFIX = "memory:"
-"""How the sessions begin that are the logs of shared notebooks."""
-
 _TRIES = 20
 
 
@@ -33,6 +30,9 @@ class Memory:
     Every change is an entry of the log ``memory:SCOPE``, and ``version`` counts them. A change that was made
     on an older version is refused as ``SessionConcurrentWrite`` where it would undo another's.
     """
+
+    PREFIX = "memory:"
+    """How the names of these logs begin."""
 
     def __init__(
         self,
@@ -48,7 +48,7 @@ class Memory:
         self._clock, self._ids = clock or SystemClock(), ids or SystemIds()
         self._secrets = secrets
         self.scope = scope
-        self.session_id = PREFIX + scope
+        self.session_id = self.PREFIX + scope
 
     async def version(self) -> int:
         """Changes whenever a note does."""
