@@ -1,5 +1,6 @@
-"""The machine's clock and id source: the real ones behind the contract's ports."""
+"""The machine: its clock and id source behind the contract's ports, and what its user has trusted."""
 
 from ._system import SystemClock, SystemIds
+from ._trust import Trusted, TrustStore, config_folder
 
-__all__ = ["SystemClock", "SystemIds"]
+__all__ = ["SystemClock", "SystemIds", "TrustStore", "Trusted", "config_folder"]
