@@ -13,27 +13,29 @@ RuntimeStatus: TypeAlias = Literal["idle", "connecting", "ready", "failed", "clo
 Command: TypeAlias = str | Sequence[str]
 """Text is run by the runtime's shell; a list is a program and its arguments, with no shell in between."""
 
-EndReason: TypeAlias = Literal["exited", "killed", "timed_out", "memory", "output"]
+EndReason: TypeAlias = Literal["exited", "killed", "timed_out", "memory", "processes", "output"]
 
 
 class ExecutionEnv(Value, frozen=True, kw_only=True):
     """What commands and file actions may do. None as a limit means none.
 
     ``writable_roots`` are folders, relative ones below the workspace; everything else is read-only.
-    ``network`` denies all, allows all, or allows ``hosts`` alone. ``variables`` are what a command sees of
-    the environment, beside what the runtime itself needs. ``timeout`` is in seconds, ``max_memory``,
-    ``max_output`` (both streams of one command together) and ``max_file_size`` are in bytes.
+    ``readable_roots`` are folders outside of the workspace that can be read too. ``network`` denies all, allows all, or allows ``hosts`` alone. ``variables`` are what a command sees of
+    the environment, beside what the runtime itself needs. ``timeout`` is in seconds; ``max_memory`` (a
+    command with everything it started), ``max_output`` (both streams of one command together) and
+    ``max_file_size`` are in bytes.
     """
 
     writable_roots: tuple[str, ...] = (".",)
+    readable_roots: tuple[str, ...] = ()
     network: Literal["deny", "allow", "hosts"] = "deny"
     hosts: tuple[str, ...] = ()
     variables: dict[str, str] = {}
     timeout: float | None = 600.0
-    max_memory: int | None = None
-    max_processes: int | None = None
+    max_memory: int | None = 8_000_000_000
+    max_processes: int | None = 1_000
     max_output: int | None = 100_000_000
-    max_file_size: int | None = None
+    max_file_size: int | None = 10_000_000_000
 
 
 class ProcessOutput(Value, frozen=True, kw_only=True):
@@ -97,6 +99,11 @@ class Process(Protocol):
     async def wait(self) -> ProcessEnd:
         """Wait until it has ended, by itself or by a limit. Where nobody reads ``output``, it is thrown
         away."""
+        ...
+
+    async def signal(self, number: int) -> None:
+        """Send a signal, as ``signal.SIGINT``, to the command and to what it started in its process group.
+        Nothing when it has ended. Raises ``RuntimeExecutionError`` for a number that is no signal."""
         ...
 
     async def kill(self) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import posixpath
+import signal
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from types import TracebackType
 from typing import TypeAlias
@@ -40,6 +41,7 @@ class FakeProcess:
         self.cwd = cwd
         self.env = dict(env)
         self.end: ProcessEnd | None = None
+        self.signals: list[int] = []
         self._pieces: asyncio.Queue[ProcessOutput | None] = asyncio.Queue(_BUFFER)
         self._stdin: asyncio.Queue[bytes | None] = asyncio.Queue()
         self._stdin_open = True
@@ -109,6 +111,14 @@ class FakeProcess:
         await self._ended.wait()
         assert self.end is not None
         return self.end
+
+    async def signal(self, number: int) -> None:
+        """As a program without a handler of its own, it ends; ``signals`` keeps what was sent."""
+        if number not in signal.valid_signals():
+            raise AgentError("RuntimeExecutionError", f"{number} is not the number of a signal")
+        if self.end is None:
+            self.signals.append(number)
+            self._finish(None, "killed")
 
     async def kill(self) -> None:
         self._finish(None, "killed")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import signal
 from collections.abc import Awaitable, Callable
 from typing import Any
 
@@ -122,7 +123,12 @@ async def _kills(runtime: Runtime) -> None:
     await process.kill()
     await process.kill()  # twice
     assert (await process.wait()).reason == "killed"
+    process = await runtime.run("sleep 3600")
+    await process.signal(signal.SIGTERM)
+    assert (await process.wait()).exit_code != 0, "a signal must reach the command"
+    await process.signal(signal.SIGTERM)  # it has ended
     async with await runtime.run("sleep 3600") as left:
+        await _refused("RuntimeExecutionError", left.signal(9999), "send a number that is no signal")
         assert left.end is None
     assert left.end is not None and left.end.reason == "killed", "leaving the block must kill the process"
     waiting = asyncio.create_task(runtime.execute("sleep 3600"))
