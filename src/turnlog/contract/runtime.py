@@ -20,10 +20,10 @@ class ExecutionEnv(Value, frozen=True, kw_only=True):
     """What commands and file actions may do. None as a limit means none.
 
     ``writable_roots`` are folders, relative ones below the workspace; everything else is read-only.
-    ``readable_roots`` are folders outside of the workspace that can be read too. ``network`` denies all, allows all, or allows ``hosts`` alone. ``variables`` are what a command sees of
-    the environment, beside what the runtime itself needs. ``timeout`` is in seconds; ``max_memory`` (a
-    command with everything it started), ``max_output`` (both streams of one command together) and
-    ``max_file_size`` are in bytes.
+    ``readable_roots`` are folders outside of the workspace that can be read too. ``network`` denies all,
+    allows all, or allows ``hosts`` alone. ``variables`` are what a command sees of the environment, beside
+    what the runtime itself needs. ``timeout`` is in seconds; ``max_memory`` (a command with everything it
+    started), ``max_output`` (both streams of one command together) and ``max_file_size`` are in bytes.
     """
 
     writable_roots: tuple[str, ...] = (".",)
