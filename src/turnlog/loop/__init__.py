@@ -25,18 +25,18 @@ if TYPE_CHECKING:
     from ._compact import compact_session as compact_session
     from ._decide import decide as decide
     from ._decide import plan_retry as plan_retry
+    from ._folds import Memory as Memory
     from ._handle import Session as Session
     from ._handle import StoredSession as StoredSession
     from ._handle import open_session as open_session
-    from ._hooks import Hooks as Hooks
-    from ._hooks import RunIds as RunIds
     from ._loop import AgentLoop as AgentLoop
     from ._map import Batch as Batch
     from ._map import Mapped as Mapped
-    from ._memory import Memory as Memory
+    from ._open_sessions import LoopParts as LoopParts
     from ._open_sessions import SessionOptions as SessionOptions
     from ._options import RunOptions as RunOptions
-    from ._parts import LoopParts as LoopParts
+    from ._ports import Hooks as Hooks
+    from ._ports import RunIds as RunIds
     from ._replay import ReplayReport as ReplayReport
     from ._replay import replay as replay
     from ._replay import replay_entries as replay_entries
@@ -64,16 +64,15 @@ else:
             "._agent_config": "AgentConfig load_config",
             "._compact": "compact_session",
             "._decide": "decide plan_retry",
-            "._hooks": "Hooks RunIds",
+            "._ports": "Hooks RunIds",
             "._loop": "AgentLoop",
             "._map": "Batch Mapped",
-            "._memory": "Memory",
-            "._parts": "LoopParts",
+            "._folds": "Memory",
             "._stored": "PendingAnswer explain fork_session pending_answers pending_calls purge_entries "
             "record_decision redact_entries",
             "._replay": "ReplayReport replay replay_entries",
             "._options": "RunOptions",
-            "._open_sessions": "SessionOptions",
+            "._open_sessions": "LoopParts SessionOptions",
             "._handle": "Session StoredSession open_session",
             "._stream": "Run RunStream SyncRunStream",
         },

@@ -39,19 +39,31 @@ from turnlog.system import SystemClock, SystemIds
 from turnlog.tools import Tool, ToolExecutor, ToolOptions, ToolRegistry, ToolSource
 from turnlog.widgets import MemoryNotebookWidget, Widget
 
-from . import _given as given
 from ._agent_config import AgentConfig, load_config
 from ._child import ChildAgent
+from ._folds import Memory, memory_tools, widget_tools
 from ._handle import Session
-from ._hooks import Hooks
 from ._loop import AgentLoop
 from ._map import Batch
-from ._memory import Memory
-from ._open_sessions import SessionOptions
-from ._options import AnyInput, Out, OutputSpec, RunDefaults, RunOptions, check_params, read_choice
+from ._open_sessions import LoopParts, SessionOptions
+from ._options import (
+    AnyInput,
+    Out,
+    OutputSpec,
+    RunDefaults,
+    RunOptions,
+    check_duck,
+    check_kind,
+    check_list,
+    check_model,
+    check_params,
+    check_store,
+    check_value,
+    check_widgets,
+    read_choice,
+)
 from ._output import read_output_type
-from ._parts import LoopParts
-from ._shared import memory_tools, widget_tools
+from ._ports import Hooks
 from ._stream import Run, RunStream, SyncRunStream
 
 T = TypeVar("T", default=str)
@@ -103,24 +115,24 @@ class Agent(Generic[T]):
         self._opened = AsyncExitStack()
         self.model = self._load(model, model_options)
         self.store = self._open(store)
-        self._widgets = given.check_widgets(widgets or ())
-        given.check_list("tools", tools or ())
+        self._widgets = check_widgets(widgets or ())
+        check_list("tools", tools or ())
         registry = ToolRegistry([*(tools or ()), *widget_tools(self._widgets), *memory_tools()])
         if deps_type is not None:
             registry.check_deps_type(deps_type)
-        given.check_kind("name", name, str, "text")
-        given.check_kind("instructions", instructions, str, "text")
-        given.check_kind("runtime_data", runtime_data, dict, "a dict")
+        check_kind("name", name, str, "text")
+        check_kind("instructions", instructions, str, "text")
+        check_kind("runtime_data", runtime_data, dict, "a dict")
         check_params(params)
-        given.check_duck("runtime", runtime, "connect", "a Runtime")
-        given.check_duck("clock", clock, "monotonic", "a Clock, as SystemClock()")
-        given.check_duck("ids", ids, "entry", "an IdSource, as SystemIds()")
-        given.check_list("observers", observers)
+        check_duck("runtime", runtime, "connect", "a Runtime")
+        check_duck("clock", clock, "monotonic", "a Clock, as SystemClock()")
+        check_duck("ids", ids, "entry", "an IdSource, as SystemIds()")
+        check_list("observers", observers)
         for observer in observers:
-            given.check_duck("observers", observer, "on_entry", "objects with on_entry(entry)")
-        given.check_value("tool_policy", tool_policy, ToolPolicy)
-        given.check_value("limits", limits, LoopLimits)
-        given.check_value("retry", retry, RetryPolicy)
+            check_duck("observers", observer, "on_entry", "objects with on_entry(entry)")
+        check_value("tool_policy", tool_policy, ToolPolicy)
+        check_value("limits", limits, LoopLimits)
+        check_value("retry", retry, RetryPolicy)
 
         self._defaults = RunDefaults(
             name=name,
@@ -141,8 +153,8 @@ class Agent(Generic[T]):
         ways = sessions or SessionOptions()
         if context is not None and not isinstance(context, ContextOptions) and not callable(context):
             raise AgentError("ConfigInvalid", f"context is {context!r}; pass ContextOptions(…)")
-        given.check_kind("hooks", hooks, Hooks, "Hooks(…)")
-        given.check_kind("sessions", ways, SessionOptions, "SessionOptions(…)")
+        check_kind("hooks", hooks, Hooks, "Hooks(…)")
+        check_kind("sessions", ways, SessionOptions, "SessionOptions(…)")
         clock = clock or SystemClock()
         self.loop = AgentLoop(
             LoopParts(
@@ -176,9 +188,9 @@ class Agent(Generic[T]):
         return self._load(recap, None, "recap")
 
     def _load(self, model: Model | str, options: dict[str, Any] | None, what: str = "model") -> Model:
-        given.check_kind("model_options", options, dict, "a dict of the model's configuration")
+        check_kind("model_options", options, dict, "a dict of the model's configuration")
         if not isinstance(model, str):
-            given.check_model(model, what)
+            check_model(model, what)
             return model
         loaded = load_model(model, **(options or {}))
         self._opened.push_async_callback(loaded.close)
@@ -186,7 +198,7 @@ class Agent(Generic[T]):
 
     def _open(self, store: Store | str | None) -> Store:
         if store is not None:
-            given.check_store(store)
+            check_store(store)
         if store is not None and not isinstance(store, str):
             return store
         opened = open_store(default_store_url() if store is None else store)
@@ -208,7 +220,7 @@ class Agent(Generic[T]):
 
     def session(self, session: str | None = None) -> Session[T]:
         """A session of this agent, by its name; a new one without. Nothing is read before it is used."""
-        given.check_kind("session", session, str, "its name, as text")
+        check_kind("session", session, str, "its name, as text")
         name = self.loop.parts.ids.session() if session is None else session
         return Session(self.loop, self._defaults, name)
 
@@ -463,9 +475,7 @@ class Agent(Generic[T]):
         and budgets of that one's run reach it, and what it uses counts there. A call whose run waits for a
         person waits with it: decide, then resume the session that called.
         """
-        given.check_kind(
-            "description", description, str, "what the agent is good for, as text", required=True
-        )
+        check_kind("description", description, str, "what the agent is good for, as text", required=True)
         return ChildAgent(self.loop, self._defaults).tool(description, name, options)
 
     # ── while it runs ──

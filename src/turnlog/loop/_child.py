@@ -14,10 +14,10 @@ from turnlog.tools import Tool, ToolContext, ToolOptions, ToolResult
 
 from ._control import BY_CHILD, ChildBody
 from ._events import result_of
+from ._folds import SHARE
 from ._handle import Session
 from ._loop import AgentLoop
 from ._options import RunDefaults
-from ._shared import SHARE
 
 _SCHEMA: JsonObject = {
     "type": "object",

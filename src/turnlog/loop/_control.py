@@ -32,10 +32,9 @@ from turnlog.observe import get_logger
 from turnlog.tools import ToolResult, check_schema, render
 
 from ._folds import Folds, find_widgets
-from ._given import check_kind
 from ._lease import describe, is_dead, work_of
-from ._open_sessions import OpenRun, OpenSessions
-from ._parts import LoopParts, take_message
+from ._open_sessions import LoopParts, OpenRun, OpenSessions, take_message
+from ._options import check_kind
 from ._ports import Said
 from ._runner import Runner
 from ._stored import decide_on, record_decision

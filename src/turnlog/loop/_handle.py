@@ -28,11 +28,21 @@ from turnlog.history import AgentState, export_jsonl, messages_of, visible_entri
 from turnlog.models import Model, ModelConfig, ModelRequest
 from turnlog.tools import OutputType, ToolExecutor, ToolRegistry
 
-from . import _given as given
 from ._loop import AgentLoop
-from ._options import AnyInput, Out, OutputSpec, RunDefaults, RunObjects, RunOptions, said_by
+from ._open_sessions import LoopParts
+from ._options import (
+    AnyInput,
+    Out,
+    OutputSpec,
+    RunDefaults,
+    RunObjects,
+    RunOptions,
+    check_kind,
+    check_list,
+    check_store,
+    said_by,
+)
 from ._output import read_output_type, show_format
-from ._parts import LoopParts
 from ._ports import Said
 from ._replay import ReplayReport, replay
 from ._stored import (
@@ -65,7 +75,7 @@ class StoredSession:
     def events(self, after: int = 0) -> AsyncIterator[RunEvent]:
         """Events with numbers above ``after``: from the log what is over, then those of the run in progress
         in this process as they come, until none is. Any number of watchers may read."""
-        given.check_kind("after", after, int, "the number of the last event you saw", required=True)
+        check_kind("after", after, int, "the number of the last event you saw", required=True)
         return self._loop.events(self.session_id, after)
 
     async def send(self, text: AnyInput) -> None:
@@ -108,8 +118,8 @@ class StoredSession:
 
         Raises ``ApprovalInvalid`` for what cannot be decided (the call still waits) and ``ApprovalExpired``.
         """
-        given.check_kind("by", by, str, "who decides, as text", required=True)
-        given.check_kind("call", call, (str, PendingApproval), "a pending call or its id", required=True)
+        check_kind("by", by, str, "who decides, as text", required=True)
+        check_kind("call", call, (str, PendingApproval), "a pending call or its id", required=True)
         call_id = call if isinstance(call, str) else call.tool_call_id
         return await self._loop.control.decide(
             self.session_id, call_id, action, by=by, arguments=arguments, note=note
@@ -139,8 +149,8 @@ class StoredSession:
         """Answer a deferred call (``ToolResult.deferred``), from any process; ``resume`` then
         continues the run. ``content`` is what the tool would have returned. Raises ``InvalidEntry`` when no
         such call waits, or the content does not fit the form that was asked for."""
-        given.check_kind("call", call, (str, PendingAnswer), "a waiting call or its id", required=True)
-        given.check_kind("by", by, str, "who answers, as text")
+        check_kind("call", call, (str, PendingAnswer), "a waiting call or its id", required=True)
+        check_kind("by", by, str, "who answers, as text")
         call_id = call if isinstance(call, str) else call.tool_call_id
         await self._loop.control.answer(self.session_id, call_id, content, is_error=is_error, by=by)
 
@@ -161,7 +171,7 @@ class StoredSession:
     async def explain(self, call: int | None = None) -> ContextView:
         """What the model saw at its ``call``-th call (from 1; negative counts from the end), or at its last
         one. Raises ``ContextInvalidInput`` when there was no such call."""
-        given.check_kind("call", call, int, "the number of a model call")
+        check_kind("call", call, int, "the number of a model call")
         entries = await self._store.load(self.session_id)
         return explain(entries, -1 if call is None else call, options=self._loop.parts.options)
 
@@ -190,12 +200,12 @@ class StoredSession:
 
     async def redact(self, entry_ids: list[str], *, by: str, reason: str | None = None) -> Entry:
         """Hide what these entries hold from every view, export and future context."""
-        given.check_list("entry_ids", entry_ids)
+        check_list("entry_ids", entry_ids)
         return await redact_entries(self._store, self.session_id, entry_ids, by=by, reason=reason)
 
     async def purge(self, entry_ids: list[str], *, by: str, reason: str | None = None) -> Entry:
         """Erase what these entries hold from the store's own files. It cannot be undone."""
-        given.check_list("entry_ids", entry_ids)
+        check_list("entry_ids", entry_ids)
         return await purge_entries(self._store, self.session_id, entry_ids, by=by, reason=reason)
 
     async def delete(self, *, forks: Literal["refuse", "delete"] = "refuse") -> None:
@@ -320,8 +330,8 @@ def open_session(store: Store, session_id: str) -> StoredSession:
     store stays the caller's to close."""
     if isinstance(store, str):
         raise AgentError("ConfigInvalid", "store is text; pass open_store(…), and close it when you are done")
-    given.check_store(store)
-    given.check_kind("session_id", session_id, str, "its name, as text", required=True)
+    check_store(store)
+    check_kind("session_id", session_id, str, "its name, as text", required=True)
     registry = ToolRegistry([])
     parts = LoopParts(model=_NoModel("none"), store=store, registry=registry, executor=ToolExecutor(registry))
     return StoredSession(AgentLoop(parts), session_id)

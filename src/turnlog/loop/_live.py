@@ -1,26 +1,31 @@
-"""Live implementations of the runner's ports: the model, the human, hooks and interruptions."""
+"""Live implementations of the runner's ports: the model, the human, the context, hooks and
+interruptions; and the secrets that are masked on the way."""
 
 from __future__ import annotations
 
 import asyncio
 import inspect
 import random
-from collections.abc import AsyncGenerator, Callable, Sequence
+from collections.abc import AsyncGenerator, Callable, Iterable, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from datetime import datetime
+from typing import Any, TypeAlias
 
 import msgspec
 
 from turnlog.approvals import ApprovalHandler, Decision, check_decision, expired, make_decision
 from turnlog.assembly import MessageAssembler, MessageSnapshot
-from turnlog.context import PictureCache
+from turnlog.context import ContextBuildResult, ContextInput, ContextUpdateInput, ModelContext, PictureCache
 from turnlog.contract import (
+    APPROVAL,
     AgentError,
     ApprovalDecided,
     ApprovalRequested,
     Clock,
+    EntryPayload,
     ErrorInfo,
     JsonObject,
+    LevelOfDetailSections,
     Message,
     MessageDelta,
     ModelInvocationDescriptor,
@@ -29,22 +34,39 @@ from turnlog.contract import (
     RunStarted,
     Secrets,
     StreamError,
+    TextDelta,
+    ThinkingDelta,
+    ToolCallArgsDelta,
     ToolChoice,
+    ToolSpec,
     is_empty_answer,
+    is_guardable,
+    owned_secrets,
     scrub,
 )
-from turnlog.history import CallState
+from turnlog.history import CallState, SessionState, refuse_calls
 from turnlog.models import Model, PromptPart
-from turnlog.observe import cost_of
+from turnlog.observe import cost_of, get_logger
+from turnlog.tools import ToolAnswer
 
-from ._abort import AbortScope, RunInterrupted, inside
+from ._compact import Recaps
 from ._decide import plan_retry
-from ._given import joined
-from ._hooks import Hooks, RunIds
-from ._model_phase import empty_output
-from ._ports import Collector, Fact, HookPoint, ModelCall, Outcome, Said
-from ._secrets import DeltaMask
-from ._tool_phase import request_for
+from ._folds import Folds
+from ._options import joined
+from ._phases import empty_output, request_for
+from ._ports import (
+    AbortScope,
+    Collector,
+    Fact,
+    HookPoint,
+    Hooks,
+    ModelCall,
+    Outcome,
+    RunIds,
+    RunInterrupted,
+    Said,
+    inside,
+)
 
 
 class LiveModel:
@@ -317,3 +339,213 @@ class LiveWorld:
                     await self._hooks.call(point, self._ids, *given)
             finally:
                 inside.reset(token)
+
+
+# ── the context: its manager asked at the right moments, with the screen and the hints of the moment ──
+
+CACHE_LIFETIME = 300.0
+"""Seconds after which a provider's prompt cache is taken to be cold."""
+
+
+class LiveContext:
+    def __init__(
+        self,
+        folds: Folds,
+        clock: Clock,
+        hints: JsonObject | None = None,
+        recaps: Recaps | None = None,
+    ) -> None:
+        self._folds = folds
+        self._clock = clock
+        self._hints = hints
+        self._recaps = recaps
+
+    def build(
+        self, state: SessionState, target: ModelInvocationDescriptor, specs: Sequence[ToolSpec]
+    ) -> ContextBuildResult:
+        """Folds when the context is past its threshold; earlier at a turn's end or on a cold cache."""
+        return self._folds.context.build_context(
+            ContextInput(
+                target=target,
+                tool_specs=specs,
+                cold=self._is_cold(state),
+                turn_end=state.call_index == 0,
+                screen=self._folds.host.screen,
+            )
+        )
+
+    def shrink(
+        self, state: SessionState, step: int, target: ModelInvocationDescriptor
+    ) -> Sequence[EntryPayload]:
+        updates = self._folds.context.compute_context_updates(
+            ContextUpdateInput(
+                target=target, overflow_hint=True, overflow_step=step, screen=self._folds.host.screen
+            )
+        )
+        return updates.entries_to_append
+
+    def begin_recap(self, context: ModelContext, target: ModelInvocationDescriptor) -> None:
+        if self._recaps is not None:
+            self._recaps.consider(self._folds, context, target)
+
+    async def await_recap(self) -> None:
+        if self._recaps is not None:
+            await self._recaps.wait(self._folds.session.session_id)
+
+    def _is_cold(self, state: SessionState) -> bool:
+        if state.last_answer_at is None:
+            return False
+        try:
+            then, now = (datetime.fromisoformat(text) for text in (state.last_answer_at, self._clock.now()))
+        except ValueError:
+            return False
+        return (now - then).total_seconds() > CACHE_LIFETIME
+
+    def input_sections(self, said: Said) -> LevelOfDetailSections | None:
+        return self._folds.context.input_sections(
+            said.message,
+            summary=said.summary,
+            gist=said.gist,
+            sections=said.sections,
+            hints=self._new_hints(),
+            screen=self._folds.host.changes(),
+        )
+
+    def result_sections(
+        self, call: CallState, answer: ToolAnswer, *, closes: bool
+    ) -> LevelOfDetailSections | None:
+        changed = changed_by_human(call)
+        return self._folds.context.result_sections(
+            answer.content,
+            summary=answer.summary,
+            gist=answer.gist,
+            sections=[(APPROVAL, changed)] if changed else (),
+            hints=self._new_hints() if closes else None,
+            screen=self._folds.host.changes() if closes else None,
+        )
+
+    def _new_hints(self) -> JsonObject | None:
+        return self._hints
+
+
+def changed_by_human(call: CallState) -> str | None:
+    """What a model has to know of a result that is not of the arguments it gave: who changed which of them.
+
+    Not what to: a purge of the decision must not leave that behind.
+    """
+    decided, asked = call.decided, call.requested
+    if call.started is None or decided is None or decided.action != "modify" or asked is None:
+        return None
+    before, after = asked.arguments, decided.arguments or {}
+    names = [name for name in {**before, **after} if _in(before, name) != _in(after, name)]
+    if not names:
+        return None
+    return (
+        f"{decided.decided_by} changed {', '.join(names)} before this ran; the result is of the changed call."
+    )
+
+
+def _in(arguments: JsonObject, name: str) -> tuple[bool, object]:
+    return name in arguments, arguments.get(name)
+
+
+# ── secrets: gathered from what an agent is made of, and masked in an answer as it streams ──
+
+_replace = msgspec.structs.replace
+_log = get_logger("loop")
+_warned: set[str] = set()
+
+_TextDelta: TypeAlias = TextDelta | ThinkingDelta | ToolCallArgsDelta
+
+
+class Keyring:
+    """What the owners' secrets are now: a key may be changed while its model is in use."""
+
+    def __init__(self, owners: Iterable[object]) -> None:
+        self._owners = tuple(owners)
+        self._values: dict[str, str] = {}
+        self._secrets = Secrets()
+        self.secrets()
+
+    def secrets(self) -> Secrets:
+        values = {name: value for owner in self._owners for name, value in owned_secrets(owner).items()}
+        if values != self._values:
+            self._values, self._secrets = values, Secrets(values.values())
+            for name, value in values.items():
+                if value and not is_guardable(value) and name not in _warned:
+                    _warned.add(name)
+                    _log.warning(
+                        "%s is too short or too plain to be told from ordinary words: where it occurs in a "
+                        "conversation it is not masked; use a random value of at least 16 characters",
+                        name,
+                    )
+        return self._secrets
+
+
+class DeltaMask:
+    """Masks secrets in the deltas of one answer, also where one is cut into several of them.
+
+    A delta that ends in what may be the beginning of a secret waits for the next one. ``calls`` are those
+    whose arguments held one: what is left of the arguments is not what the model asked for.
+    """
+
+    def __init__(self, secrets: Secrets) -> None:
+        self._secrets = secrets
+        self._held: list[_TextDelta] = []
+        self._text = ""
+        self.calls: set[str] = set()
+
+    async def mask(self, deltas: AsyncGenerator[MessageDelta, None]) -> AsyncGenerator[MessageDelta, None]:
+        begins = self._secrets.begins.search
+        try:
+            async for delta in deltas:
+                if type(delta) is TextDelta or type(delta) is ThinkingDelta:
+                    text = delta.payload.text_delta
+                elif type(delta) is ToolCallArgsDelta:
+                    text = delta.payload.args_text_delta
+                else:
+                    for each in self._release():
+                        yield each
+                    yield delta
+                    continue
+                if not self._held and begins(text) is None:  # nearly all of them
+                    yield delta
+                    continue
+                for each in self._take(delta, text):
+                    yield each
+            for each in self._release():
+                yield each
+        finally:
+            await deltas.aclose()
+
+    def _take(self, delta: _TextDelta, text: str) -> list[MessageDelta]:
+        before = self._release() if self._held and _place(delta) != _place(self._held[0]) else []
+        self._held.append(delta)
+        self._text += text
+        return before if self._secrets.is_cut(self._text) else [*before, *self._release()]
+
+    def _release(self) -> list[MessageDelta]:
+        held, text = self._held, self._text
+        if not held:
+            return []
+        self._held, self._text = [], ""
+        masked = self._secrets.scrub(text)
+        if masked == text:
+            return [*held]
+        if isinstance(held[0], ToolCallArgsDelta):
+            self.calls.add(held[0].payload.tool_call_id)
+        return [_with_text(delta, "" if place else masked) for place, delta in enumerate(held)]
+
+    def marked(self, message: Message) -> Message:
+        """``message``, and which of its calls are not to be run."""
+        return refuse_calls(message, sorted(self.calls))
+
+
+def _place(delta: _TextDelta) -> str:
+    return delta.payload.tool_call_id if isinstance(delta, ToolCallArgsDelta) else delta.kind
+
+
+def _with_text(delta: _TextDelta, text: str) -> MessageDelta:
+    if isinstance(delta, ToolCallArgsDelta):
+        return _replace(delta, payload=_replace(delta.payload, args_text_delta=text))
+    return _replace(delta, payload=_replace(delta.payload, text_delta=text))

@@ -33,11 +33,10 @@ from turnlog.history import CallState, SessionState, check_unchanged
 from turnlog.observe import get_logger
 from turnlog.tools import AgentInfo, Executor, Registry, ToolAnswer, ToolContext
 
-from ._abort import inside
+from ._folds import SHARE, SessionShare
 from ._output import LiveOutput, final_tool, is_final
-from ._ports import Answer, Ask, Finished, Judgement, Progress, Start, ToolNews
-from ._shared import SHARE, SessionShare
-from ._tool_phase import request_for
+from ._phases import request_for
+from ._ports import Answer, Ask, Finished, Judgement, Progress, Start, ToolNews, inside
 
 get_logger("tools")  # the category that the executor writes tracebacks to
 

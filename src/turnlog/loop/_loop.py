@@ -23,24 +23,18 @@ from turnlog.contract import (
 from turnlog.observe import get_logger
 from turnlog.widgets import MemoryNotebookWidget
 
+from ._compact import Recaps
 from ._control import RunControl
 from ._decide import time_spent
 from ._events import replay_events
-from ._folds import Folds
-from ._hooks import RunIds
-from ._live import LiveHuman, LiveModel, LiveWorld
-from ._live_context import LiveContext
+from ._folds import Folds, SessionShare, SharedNotes, shared_notes
+from ._live import Keyring, LiveContext, LiveHuman, LiveModel, LiveWorld
 from ._live_tools import LiveTools, ToolWorld
-from ._memory import SharedNotes, shared_notes
-from ._open_sessions import OpenRun, OpenSessions
+from ._open_sessions import LoopParts, OpenRun, OpenSessions, check_humans
 from ._options import NO_OBJECTS, RunObjects
 from ._output import LiveOutput, check_resumed
-from ._parts import LoopParts, check_humans
-from ._ports import Ports, Said
-from ._recap import Recaps
+from ._ports import Ports, RunIds, Said
 from ._runner import Runner
-from ._secrets import Keyring
-from ._shared import SessionShare
 from ._stream import Drive, RunStream
 
 for _category in ("history", "widgets"):

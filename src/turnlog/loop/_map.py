@@ -17,9 +17,8 @@ from turnlog.history import SessionState
 from turnlog.tools import OutputType, Problems
 
 from ._events import result_of
-from ._given import check_kind
 from ._handle import Session
-from ._options import AnyInput, RunOptions, said_by
+from ._options import AnyInput, RunOptions, check_kind, said_by
 from ._output import output_in
 
 T = TypeVar("T", default=str)

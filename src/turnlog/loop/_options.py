@@ -1,12 +1,13 @@
-"""What a run is given, beside its input: typed, and the same wherever a run is started."""
+"""What people hand to an agent and its runs: typed, the same wherever a run is started, and checked at the
+call, so that a mistake is named there."""
 
 from __future__ import annotations
 
 import difflib
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from types import UnionType
-from typing import Any, TypeAlias, TypedDict
+from typing import Any, TypeAlias, TypedDict, cast
 
 from typing_extensions import TypeVar
 
@@ -27,15 +28,22 @@ from turnlog.contract import (
     TextPart,
     ToolChoice,
     ToolPolicy,
+    Value,
+    decode,
+    encode,
+    find_unjson,
     user_message,
 )
+from turnlog.history import Session
+from turnlog.models import Model
 from turnlog.tools import OutputType, check_deps
+from turnlog.widgets import Widget
 
-from . import _given as given
 from ._output import choose_mode
 from ._ports import Said
 
 T = TypeVar("T")
+V = TypeVar("V", bound=Value)
 Out = TypeVar("Out", default=Any)
 
 OutputSpec: TypeAlias = type[Out] | OutputType[Out] | UnionType
@@ -136,14 +144,14 @@ class RunDefaults:
         title, metadata = options.get("title"), options.get("metadata")
         params = options.get("params") or self.params
         check_params(params)
-        given.check_value("limits", options.get("limits"), LoopLimits)
-        given.check_value("retry", options.get("retry"), RetryPolicy)
-        given.check_value("tool_policy", options.get("tool_policy"), ToolPolicy)
-        given.check_kind("auto_create", options.get("auto_create"), bool, "True or False")
+        check_value("limits", options.get("limits"), LoopLimits)
+        check_value("retry", options.get("retry"), RetryPolicy)
+        check_value("tool_policy", options.get("tool_policy"), ToolPolicy)
+        check_kind("auto_create", options.get("auto_create"), bool, "True or False")
         for name in ("run_id", "instructions", "role", "trace_id"):
-            given.check_kind(name, options.get(name), str, "text")
+            check_kind(name, options.get(name), str, "text")
         for name in ("allowed_tools", "tool_order"):
-            given.check_names(name, options.get(name))
+            check_names(name, options.get(name))
         choice = read_choice(options.get("tool_choice"), self.tool_names)
         run_id = options.get("run_id")
         if run_id == "":
@@ -170,16 +178,14 @@ class RunDefaults:
             retry=options.get("retry") or self.retry,
             tool_choice=self.tool_choice if choice is None else choice,
             auto_create_session=options.get("auto_create", True),
-            runtime_init_data=given.check_kind(
+            runtime_init_data=check_kind(
                 "runtime_data", options.get("runtime_data") or self.runtime_data, dict, "a dict"
             ),
-            runtime_hints=given.check_kind("runtime_hints", options.get("runtime_hints"), dict, "a dict"),
+            runtime_hints=check_kind("runtime_hints", options.get("runtime_hints"), dict, "a dict"),
             model_params=params.to_fields() or None if params is not None else None,
             role=options.get("role"),
             trace_id=options.get("trace_id"),
-            invocation_state=given.check_kind(
-                "invocation_state", options.get("invocation_state"), dict, "a dict"
-            ),
+            invocation_state=check_kind("invocation_state", options.get("invocation_state"), dict, "a dict"),
             system_prompt_content=_listed(options.get("system_prompt_content")),
             agent_name=self.name,
             parent_session_id=self.parent[0] if self.parent is not None else None,
@@ -187,8 +193,8 @@ class RunDefaults:
             output_schema=schema,
             output_mode=mode,
             output_field=output.field if output is not None and schema is not None else None,
-            title=given.check_kind("title", title, str, "text"),
-            session_metadata=given.check_kind("metadata", metadata, dict, "a dict"),
+            title=check_kind("title", title, str, "text"),
+            session_metadata=check_kind("metadata", metadata, dict, "a dict"),
         )
 
     def check_deps(self, options: RunOptions) -> Any:
@@ -212,7 +218,7 @@ def read_choice(choice: ToolChoice | str | None, tools: Callable[[], Sequence[st
                 f"{', '.join(known) or 'this agent has none'}",
             )
         return SpecificTool(name=choice)
-    given.check_choice(choice)
+    check_choice(choice)
     return choice
 
 
@@ -232,10 +238,10 @@ def _check_names(options: RunOptions) -> None:
 
 def check_params(params: object) -> None:
     """Raises ``ConfigInvalid`` for parameters of the wrong type, and for what a run sets itself."""
-    given.check_kind("params", params, ModelParams, "ModelParams(temperature=…)")
+    check_kind("params", params, ModelParams, "ModelParams(temperature=…)")
     if not isinstance(params, ModelParams):
         return
-    given.check_value("params", params, ModelParams)
+    check_value("params", params, ModelParams)
     if taken := [name for name in _RESERVED if name in (params.extra or {})]:
         raise AgentError(
             "ConfigInvalid",
@@ -250,8 +256,122 @@ def _prompt(options: RunOptions) -> str | None:
         return options.get("instructions")
     if options.get("instructions") is not None:
         raise AgentError("ConfigInvalid", "give instructions, or system_prompt_content, not both")
-    return given.joined(content)
+    return joined(content)
 
 
 def _listed(found: Sequence[T] | None) -> list[T] | None:
     return None if found is None else list(found)
+
+
+# ── checks ──
+
+_STORES = "memory:, jsonl:DIR, sqlite:FILE or postgresql://user@host/database"
+
+
+def check_model(model: object, what: str = "model") -> None:
+    if isinstance(model, Model):
+        return
+    if isinstance(model, type):
+        name = getattr(model, "__name__", "")
+        raise _wrong(f"{what} is the class {name}; pass an instance, as {name}(…)")
+    raise _wrong(f"{what} is {_kind(model)}; pass a name as 'local' or 'anthropic:MODEL', or a Model")
+
+
+def check_store(store: object) -> None:
+    if isinstance(store, str) and store:
+        return
+    if isinstance(store, type):
+        raise _wrong(f"store is the class {store.__name__}; pass an instance, as {store.__name__}()")
+    if not all(hasattr(store, method) for method in ("append", "load", "tail", "claim")):
+        raise _wrong(f"store is {_kind(store)}; pass {_STORES}, or a store")
+
+
+def check_list(name: str, given: object) -> None:
+    if not isinstance(given, list | tuple | set | frozenset):
+        raise _wrong(f"{name} is {_kind(given)}; pass a list, also for one")  # pyright: ignore[reportUnknownArgumentType]
+
+
+def check_names(name: str, given: object) -> None:
+    if given is None:
+        return
+    if isinstance(given, str):
+        raise _wrong(f"{name} is the text {given!r}; pass a list of tool names")
+    check_list(name, given)
+    for item in cast("Iterable[object]", given):
+        check_kind(name, item, str, "a list of tool names")
+
+
+def joined(parts: Iterable[TextPart]) -> str:
+    """A system prompt that was given in parts, as one text."""
+    return "\n\n".join(part.payload.text for part in parts)
+
+
+def check_widgets(widgets: Iterable[Widget[Any]]) -> tuple[Widget[Any], ...]:
+    check_list("widgets", widgets)
+    for widget in widgets:
+        if isinstance(widget, type) or not all(hasattr(widget, part) for part in ("name", "tools", "reduce")):
+            raise _wrong(f"{_kind(widget)} is no widget; pass one as MemoryNotebookWidget()")
+    return tuple(widgets)
+
+
+def check_kind(
+    name: str, given: T, kind: type[Any] | tuple[type[Any], ...], words: str, *, required: bool = False
+) -> T:
+    if (given is not None or required) and not isinstance(given, kind):
+        raise _wrong(f"{name} is {_kind(given)}; pass {words}")
+    return given
+
+
+def check_value(name: str, given: V | None, kind: type[V]) -> None:
+    """Structs do not look at what they are made of; the log would."""
+    if given is None:
+        return
+    check_kind(name, given, kind, f"a {kind.__name__}")
+    try:
+        decode(encode(given), kind)
+    except AgentError as error:
+        raise _wrong(f"{name}: {error.message}") from error
+    for field in given.__struct_fields__:
+        amount = getattr(given, field)
+        if isinstance(amount, int | float) and not amount >= 0:
+            raise _wrong(f"{name}: {field} is {amount}; it must be 0 or more")
+
+
+def check_choice(choice: object) -> None:
+    if choice is not None and choice not in ("auto", "required", "none"):
+        check_kind("tool_choice", choice, SpecificTool, "'auto', 'required', 'none' or SpecificTool(name=…)")
+
+
+def check_duck(name: str, given: object, method: str, words: str) -> None:
+    if given is not None and not callable(getattr(given, method, None)):
+        raise _wrong(f"{name} is {_kind(given)}; pass {words}")
+
+
+def check_named(session: Session, run: RunInput) -> None:
+    """A session is named when it is made: a title that would not be kept is refused."""
+    if not session.entries:
+        if found := find_unjson(run.session_metadata or {}):
+            raise _wrong(f"metadata: {found}")
+        return
+    if run.title is not None and run.title != session.title:
+        raise _wrong(
+            f"session {session.session_id} is there already, "
+            + (f"with the title {session.title!r}" if session.title else "without a title")
+            + "; a title is given when a session is made: leave it out here"
+        )
+    if run.session_metadata and run.session_metadata != session.metadata:
+        raise _wrong(
+            f"session {session.session_id} is there already, with other metadata; it is given when a session "
+            "is made: leave it out here"
+        )
+
+
+def _kind(given: object) -> str:
+    if given is None or isinstance(given, str):
+        return repr(given) if given is None or len(given) < 40 else "a long text"
+    name = type(given).__name__
+    return f"{'an' if name[0] in 'aeiou' else 'a'} {name}"
+
+
+def _wrong(message: str) -> AgentError:
+    return AgentError("ConfigInvalid", message)

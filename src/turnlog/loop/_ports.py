@@ -1,16 +1,23 @@
-"""What the runner reaches the world through. A replay swaps these ports for a recording, and nothing else."""
+"""What the runner reaches the world through, interruptions and hooks included. A replay swaps these ports for
+a recording, and nothing else."""
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator, Sequence
-from dataclasses import dataclass
-from typing import Any, Literal, Protocol, TypeAlias
+import asyncio
+import inspect
+from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
+from contextlib import suppress
+from contextvars import ContextVar
+from dataclasses import dataclass, field
+from types import TracebackType
+from typing import Any, Literal, Protocol, TypeAlias, cast
 
 import msgspec
 
 from turnlog.assembly import MessageSnapshot
 from turnlog.context import ContextBuildResult, ModelContext
 from turnlog.contract import (
+    AgentError,
     ApprovalDecided,
     CompactionSummary,
     Custom,
@@ -24,15 +31,15 @@ from turnlog.contract import (
     ModelInvocationDescriptor,
     RequestMetadata,
     RetryPolicy,
+    RunEvent,
     Section,
     TokenUsage,
     ToolSpec,
     WidgetEvent,
+    scrub,
 )
 from turnlog.history import CallState, Session, SessionState
 from turnlog.tools import ToolAnswer
-
-from ._abort import AbortScope
 
 Fact: TypeAlias = WidgetEvent | CompactionSummary | Custom
 """What comes from outside between two steps and is only to be appended: a host's change of a widget, a recap
@@ -295,3 +302,151 @@ class Ports:
     context: ContextPort
     world: WorldPort
     output: OutputPort
+
+
+# ── interrupting a run at its next await point, without a task of its own to cancel ──
+
+inside: ContextVar[tuple[str, ...]] = ContextVar("turnlog_inside", default=())
+"""The sessions whose runs the current code works for: a tool that waits for one of these waits for itself."""
+
+
+class RunInterrupted(Exception):
+    """Raised inside the runner when the run was told to stop; carries why."""
+
+    def __init__(self, error: AgentError) -> None:
+        super().__init__(error.message)
+        self.error = error
+
+
+class RunLeft(Exception):
+    """Raised inside the runner to leave a run as it is: open in the log, to be resumed."""
+
+
+class AbortScope:
+    """``with scope:`` around an await makes that await interruptible by ``request``.
+
+    A run has no task of its own: its reader drives it. So the await in progress is cancelled
+    the way ``asyncio.timeout`` does it, and only while it is in progress: what the consumer awaits between
+    two events is its own.
+    """
+
+    __slots__ = ("_cancelling", "_fired", "_loop", "_task", "reason")
+
+    def __init__(self) -> None:
+        self.reason: AgentError | None = None
+        self._task: asyncio.Task[object] | None = None
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._fired = False
+        self._cancelling = 0
+
+    def request(self, error: AgentError) -> None:
+        """Stop the run; safe from any task and any thread. The first reason stays."""
+        if self.reason is not None:
+            return
+        self.reason = error
+        loop = self._loop
+        if loop is None or self._task is None:
+            return
+        try:
+            same = asyncio.get_running_loop() is loop
+        except RuntimeError:
+            same = False
+        if same:
+            self._fire()
+        else:
+            with suppress(RuntimeError):  # the loop is closed, and the run with it
+                loop.call_soon_threadsafe(self._fire)
+
+    def _fire(self) -> None:
+        task = self._task
+        if task is not None and task is not asyncio.current_task() and not self._fired:
+            self._fired = True
+            task.cancel()
+
+    def __enter__(self) -> None:
+        # In this order: a thread that requests now either finds the task, or is found out here.
+        self._loop = loop = asyncio.get_running_loop()
+        self._task = task = asyncio.current_task(loop)
+        self._cancelling = task.cancelling() if task is not None else 0
+        if self.reason is not None:
+            self._task = None
+            raise RunInterrupted(self.reason)
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        task, self._task = self._task, None
+        if self._fired and task is not None:
+            self._fired = False
+            # Somebody else may have cancelled the task as well: that cancellation is raised again.
+            ours = task.uncancel() <= self._cancelling
+            if ours and kind is asyncio.CancelledError and self.reason is not None:
+                raise RunInterrupted(self.reason) from None
+
+
+# ── hooks: functions called at fixed points of a run; one that raises fails the run, visibly ──
+
+Hook: TypeAlias = Callable[..., "Awaitable[None] | None"]
+
+
+@dataclass(frozen=True, slots=True)
+class RunIds:
+    """The session and the run that a hook is called for."""
+
+    session_id: str
+    run_id: str
+
+
+@dataclass(frozen=True, slots=True)
+class Hooks:
+    """Lists of functions, each called with what it is about; none can change what is recorded or sent. An
+    abort does not wait for one to end.
+
+    ``before_model(context)``, ``after_model(message)``, ``before_tool(call)``, ``after_tool(call, answer)``,
+    ``on_event(event)``: a ``ModelContext``, a ``Message``, a ``ToolCallRequest``, the ``ToolAnswer``, a
+    ``RunEvent``. A hook with a parameter ``ids`` is given the :class:`RunIds` as well.
+    """
+
+    before_model: list[Hook] = field(default_factory=list[Hook])
+    after_model: list[Hook] = field(default_factory=list[Hook])
+    before_tool: list[Hook] = field(default_factory=list[Hook])
+    after_tool: list[Hook] = field(default_factory=list[Hook])
+    on_event: list[Hook] = field(default_factory=list[Hook])
+
+    def __post_init__(self) -> None:
+        for point in self.__dataclass_fields__:
+            given: Any = getattr(self, point)
+            if not isinstance(given, list | tuple) or not all(map(callable, cast("list[Any]", given))):
+                raise AgentError("ConfigInvalid", f"Hooks.{point} is a list of functions; found {given!r}")
+
+    def has(self, point: str) -> bool:
+        return bool(getattr(self, point))
+
+    async def call(self, point: str, ids: RunIds, *args: object) -> None:
+        for hook in getattr(self, point):
+            await _call(hook, point, ids, *args)
+
+    async def event(self, event: RunEvent) -> None:
+        for hook in self.on_event:
+            await _call(hook, "on_event", RunIds(event.session_id, event.run_id), event)
+
+
+def _takes_ids(hook: Any) -> bool:
+    try:
+        return "ids" in inspect.signature(hook).parameters
+    except (TypeError, ValueError):  # a function of C, which does not tell
+        return False
+
+
+async def _call(hook: Any, point: str, ids: RunIds, *args: object) -> None:
+    try:
+        given = hook(*args, ids=ids) if _takes_ids(hook) else hook(*args)
+        if inspect.isawaitable(given):
+            await given
+    except Exception as error:
+        name = getattr(hook, "__name__", type(hook).__name__)
+        raise AgentError(
+            "HookFailed",
+            f"the {point} hook {name!r} raised {type(error).__name__}: {scrub(str(error))}",
+            cause=error,
+        ) from error

@@ -50,11 +50,11 @@ from turnlog.contract import (
 from turnlog.history import CallState, Session, SessionState, usage_of
 from turnlog.tools import Deferral, ToolAnswer
 
-from ._abort import AbortScope
 from ._decide import ABANDONED, plan_retry
 from ._folds import Folds
-from ._live_context import LiveContext
+from ._live import LiveContext
 from ._ports import (
+    AbortScope,
     Answer,
     Ask,
     Collector,

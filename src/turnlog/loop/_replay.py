@@ -22,10 +22,9 @@ from turnlog.contract import (
 from turnlog.history import MemoryStore, Session
 from turnlog.widgets import Widget
 
-from ._abort import RunLeft
 from ._folds import Folds, find_widgets
 from ._output import RecordedOutput
-from ._ports import Ports, Said
+from ._ports import Ports, RunLeft, Said
 from ._recorded import (
     RecordedClock,
     RecordedContext,

@@ -36,7 +36,6 @@ from turnlog.history import CallState, Session
 from turnlog.tools import ToolAnswer
 from turnlog.widgets import Widget
 
-from ._abort import RunInterrupted, RunLeft
 from ._decide import (
     ABANDONED,
     AbandonCall,
@@ -51,15 +50,30 @@ from ._decide import (
 )
 from ._events import Outbox, result_of
 from ._folds import names_to_record
-from ._model_phase import shrink_context, stage_answer, stage_call, stage_failure
-from ._ports import Collector, Finished, ModelCall, Ports, Progress, Rejected, Restart, Said, append_fact
-from ._tool_phase import (
+from ._phases import (
     ToolQueue,
     aborted_by,
     answer_denied,
     check_aborted,
+    shrink_context,
     skip_open_calls,
+    stage_answer,
+    stage_call,
+    stage_failure,
     stage_result,
+)
+from ._ports import (
+    Collector,
+    Finished,
+    ModelCall,
+    Ports,
+    Progress,
+    Rejected,
+    Restart,
+    RunInterrupted,
+    RunLeft,
+    Said,
+    append_fact,
 )
 
 IncomingAnswer: TypeAlias = "tuple[AsyncGenerator[MessageDelta, None], Collector]"

@@ -16,12 +16,10 @@ from turnlog.assembly import MessageSnapshot
 from turnlog.contract import AgentError, RunEvent, RunResult
 from turnlog.tools import OutputType
 
-from ._abort import RunInterrupted, inside
-from ._hooks import Hooks
 from ._open_sessions import OpenRun
 from ._options import AnyInput, said_by
 from ._output import partial_values
-from ._ports import Said
+from ._ports import Hooks, RunInterrupted, Said, inside
 from ._runner import Runner
 
 T = TypeVar("T", default=str)

@@ -33,7 +33,7 @@ from turnlog.contract import (
 )
 from turnlog.history import Session
 
-from ._abort import RunInterrupted, RunLeft
+from ._ports import RunInterrupted, RunLeft
 
 _replace = msgspec.structs.replace
 
