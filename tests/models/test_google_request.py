@@ -161,6 +161,38 @@ async def test_own_thoughts_and_signatures_go_back_as_they_came() -> None:
     ]
 
 
+def signs(signed: str, signature: str) -> Any:
+    return own("", signature=signature, signs=signed)
+
+
+@pytest.mark.spec("M-7", "P-6")
+async def test_a_signature_goes_back_on_the_part_that_it_signs() -> None:
+    code = {"executableCode": {"language": "PYTHON", "code": "1"}}
+    answer = says(
+        "Hello",
+        signs("nothing", "bm8="),
+        signs("text", "dGV4dA=="),
+        text_part("there", {"origin": "google"}),
+        signs("text", "Y29kZQ=="),
+        text_part("", {"origin": "google", "block": code}),
+        signs("call", "Y2FsbA=="),
+        calls("c1", id="x1"),
+        calls("c2", id="x2"),
+    )
+    whole = await contents(user_message("w?"), answer, results(("c1", "a"), ("c2", "b")))
+    assert whole[1] == [
+        {"text": "Hello"},
+        {"text": "", "thoughtSignature": "bm8="},
+        {"text": "there", "thoughtSignature": "dGV4dA=="},
+        {**code, "thoughtSignature": "Y29kZQ=="},
+        {"functionCall": {**PARIS, "id": "x1"}, "thoughtSignature": "Y2FsbA=="},
+        {"functionCall": {**PARIS, "id": "x2"}},
+    ]
+    wrong = says(signs("text", "dGV4dA=="), calls("c1"), "and on", calls("c2"))
+    found = await contents(user_message("w?"), wrong, results(("c1", "a"), ("c2", "b")))
+    assert "thoughtSignature" not in str(found[1]), "what it signed is gone"
+
+
 @pytest.mark.spec("M-7", "P-9")
 @pytest.mark.parametrize("origin", ["anthropic", "openai-responses"])
 async def test_what_others_made_stays_away(origin: str) -> None:

@@ -44,12 +44,17 @@ async def test_a_signed_part_is_joined_with_nothing() -> None:
             piece({"text": "Hello"}),
             piece({"text": " there"}),
             piece({"text": "", "thoughtSignature": "c2ln"}),
+            piece({"text": "Bye."}),
+            piece({"text": "Or not.", "thoughtSignature": "bW9y"}),
             piece({"text": "Bye."}, finish="STOP"),
         )
     )
     assert heard.shape == [
-        ("text", "Hello there", OWN),
-        ("text", "", {"origin": "google", "signature": "c2ln"}),
+        ("text", "Hello there", None),
+        ("thinking", "", {"origin": "google", "signature": "c2ln", "signs": "nothing"}),
+        ("text", "Bye.", None),
+        ("thinking", "", {"origin": "google", "signature": "bW9y", "signs": "text"}),
+        ("text", "Or not.", OWN),
         ("text", "Bye.", None),
     ]
 
@@ -68,19 +73,20 @@ async def test_vertex_marks_its_own() -> None:
 
 
 async def test_what_has_no_part_of_ours_travels_whole() -> None:
-    code = {"executableCode": {"language": "PYTHON", "code": "print(1)"}, "thoughtSignature": "c2ln"}
+    code = {"executableCode": {"language": "PYTHON", "code": "print(1)"}}
     result = {"codeExecutionResult": {"outcome": "OUTCOME_OK", "output": "1\n"}}
     picture = {"inlineData": {"mimeType": "image/png", "data": "AAAA"}}
     heard = await hear(
         sse(
-            piece({"text": "Running."}, code),
+            piece({"text": "Running."}, {**code, "thoughtSignature": "c2ln"}),
             piece(result),
             piece({"text": "One."}),
             piece(picture, finish="STOP"),
         )
     )
     assert heard.shape == [
-        ("text", "Running.", OWN),
+        ("text", "Running.", None),
+        ("thinking", "", {**OWN, "signature": "c2ln", "signs": "text"}),
         ("text", "", {**OWN, "block": code}),
         ("text", "", {**OWN, "block": result}),
         ("text", "One.", OWN),
@@ -149,11 +155,12 @@ async def test_parallel_calls_without_ids() -> None:
         )
     )
     assert made(heard.parts) == [
-        ("weather", '{"city":"Paris"}', {"origin": "google", "signature": "c2ln"}),
+        ("weather", '{"city":"Paris"}', OWN),
         ("weather", '{"city":"Paris"}', OWN),
         ("now", "{}", OWN),
         ("now", "{}", OWN),
     ]
+    assert heard.shape[0] == ("thinking", "", {"origin": "google", "signature": "c2ln", "signs": "call"})
     assert heard.finish == "tool_calls"
     assert len({part.payload.tool_call_id for part in heard.message.tool_calls}) == 4
 

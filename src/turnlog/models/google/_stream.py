@@ -268,8 +268,13 @@ class GeminiReader:
         if kind != self._kind:
             self._leave()
         if signature:  # a signed part must go back as it came, so it is joined with nothing
-            self._writer.begin(kind)
-            self._writer.say(kind, text, {**self._origin, "signature": signature})
+            if kind == "thinking":
+                self._writer.begin(kind)
+                self._writer.say(kind, text, {**self._origin, "signature": signature})
+            else:
+                self._sign("text" if text else "nothing", signature)
+                if text:
+                    self._writer.say(kind, text, self._origin)
             self._kind = None
         else:
             self._writer.say(kind, text)
@@ -283,6 +288,8 @@ class GeminiReader:
         kind: PartKind = "thinking" if block.get("thought") else "text"
         if kind != self._kind:
             self._leave()
+        if kind == "text" and (signature := block.pop("thoughtSignature", None)):
+            self._sign("text", str(signature))
         self._writer.begin(kind)
         self._writer.say(kind, "", {**self._origin, "block": block})
         self._kind = None
@@ -305,10 +312,16 @@ class GeminiReader:
         if call.id:
             data["id"] = call.id
         if part.thought_signature:
-            data["signature"] = part.thought_signature
+            self._sign("call", part.thought_signature)
         opened = self._writer.begin_call(self._names.ours(call.name), data)
         self._writer.add_args(opened, args_text(call.args))
         self._writer.end_call(opened)
+
+    def _sign(self, signed: str, signature: str) -> None:
+        """The signature of the part that follows is a thought of its own, so that it is left out wherever
+        thoughts are: for another model, and once what precedes it has changed."""
+        self._writer.begin("thinking")
+        self._writer.say("thinking", "", {**self._origin, "signature": signature, "signs": signed})
 
     def _leave(self) -> None:
         """What was being said is over, and what was called is complete."""

@@ -75,6 +75,8 @@ class Contents(AlternatingTurns):
         """The contents, comma-separated."""
         self._calls: dict[str, tuple[str, str]] = {}
         """Our id of each call of the last answer → its name and the API's own id."""
+        self._signed = ("", "")
+        """Which kind of part the last signature belongs to, and the signature."""
 
     def copy(self) -> Self:
         other = super().copy()
@@ -99,6 +101,7 @@ class Contents(AlternatingTurns):
 
     def _begin_answer(self, message: Message) -> None:
         self._calls = {}
+        self._signed = ("", "")
 
     def _own(self, data: JsonObject | None) -> JsonObject | None:
         own = own_data(data, ORIGIN)
@@ -106,15 +109,19 @@ class Contents(AlternatingTurns):
 
     def _said(self, part: TextPart | ThinkingPart) -> JsonObject | None:
         text, own = part.payload.text, self._own(part.payload.provider_data) or _EMPTY
-        if block := own.get("block"):
-            return block
-        if signature := own.get("signature"):  # whose text may be empty
-            return {"text": text, "thoughtSignature": signature}
-        return {"text": text} if text else None
+        signature = own.get("signature") or self._take_signature("text")
+        block: JsonObject | None = own.get("block")
+        if block is None and (text or signature):  # a signed text may be empty
+            block = {"text": text}
+        return {**block, "thoughtSignature": signature} if block and signature else block
 
     def _thought(self, part: ThinkingPart) -> JsonObject | None:
-        if self._own(part.payload.provider_data) is None:
+        own = self._own(part.payload.provider_data)
+        if own is None:
             return None
+        if signed := own.get("signs"):
+            self._signed = (signed, own["signature"])
+            return {"text": "", "thoughtSignature": own["signature"]} if signed == "nothing" else None
         said = self._said(part)
         return said if said is None else {**said, "thought": True}
 
@@ -126,11 +133,16 @@ class Contents(AlternatingTurns):
         function: JsonObject = {"name": name, "args": call_input(call)}
         if their_id:
             function["id"] = their_id
-        signature = own.get("signature")
+        signature = own.get("signature") or self._take_signature("call")
         if not signature and first and self._form.third_generation:
             signature = NO_SIGNATURE
         wired: JsonObject = {"functionCall": function}
         return {**wired, "thoughtSignature": signature} if signature else wired
+
+    def _take_signature(self, kind: str) -> str:
+        """The signature of this part, where the thought before it carries one."""
+        (signed, signature), self._signed = self._signed, ("", "")
+        return signature if signed == kind else ""
 
     # ── the user's side ──
 
