@@ -63,6 +63,7 @@ from turnlog.contract import (
     ThinkingDelta,
     ThinkingPart,
     TokenUsage,
+    ToolAnswered,
     ToolCall,
     ToolCallArgsDelta,
     ToolCallEndDelta,
@@ -267,6 +268,7 @@ PAYLOADS: list[EntryPayload] = [
         answer_schema={"type": "integer"},
         by="ada",
     ),
+    ToolAnswered(tool_call_id="call_0002", tool_name="ask_ada", content=8080, by="ada"),
     RunEnded(status="completed", usage=USAGE, final_entry_id="entry_000012"),
 ]
 

@@ -27,6 +27,7 @@ from turnlog.contract import (
     Store,
     TextChunk,
     TextDelta,
+    ToolAnswered,
     ToolCall,
     ToolCallPart,
     ToolDeferred,
@@ -117,7 +118,10 @@ async def write_everything(session: Session, *, secret: str = "the words") -> No
             arguments={"q": secret},
         )
     )
-    session.append_recorded(ToolDeferred(tool_call_id="c1", tool_name="look", reason=secret, question=secret))
+    session.append_recorded(
+        ToolDeferred(tool_call_id="c1", tool_name="look", reason=secret, question=secret, state={"s": secret})
+    )
+    session.append_recorded(ToolAnswered(tool_call_id="c1", tool_name="look", content={"a": secret}))
     session.append_tool_results(results(("c1", f"found {secret}")))
     session.append_widget_event(WidgetEvent(widget="notes", event="added", data={"text": secret}))
     usage = {"inputTokens": 10, "outputTokens": 5, "totalTokens": 15, "cost": 0.25}

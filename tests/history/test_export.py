@@ -114,7 +114,7 @@ async def test_an_import_continues_a_log_and_never_changes_one() -> None:
         (lambda lines: [lines[0], *lines[2:]], "entry 2 is missing"),
         (lambda lines: [lines[0], lines[1].replace(b"see this", b"saw that"), *lines[2:]], "was changed"),
         (lambda lines: [lines[0].replace(b'sion":1', b'sion":8'), *lines[1:]], "upgrade turnlog"),
-        (lambda lines: [*lines[:-1], b'{"blob":"sha256-x","data":"%"}'], "line 24"),
+        (lambda lines: [*lines[:-1], b'{"blob":"sha256-x","data":"%"}'], "line 25"),
     ],
 )
 async def test_a_broken_import_writes_nothing(change: Any, words: str) -> None:

@@ -56,7 +56,7 @@ async def test_files_are_private_and_readable(tmp_path: Path) -> None:
         "system_prompt",
         "runtime_init",
     ]
-    assert [line["commit"]["seq"] for line in lines if "commit" in line] == [10, 22]
+    assert [line["commit"]["seq"] for line in lines if "commit" in line] == [10, 23]
 
 
 def look(path: Path, data: bytes) -> LogFile:

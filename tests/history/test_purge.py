@@ -102,6 +102,7 @@ async def test_a_redaction_hides_what_was_made_from_the_content() -> None:
         "approval_decided",
         "tool_started",
         "tool_deferred",
+        "tool_answered",
         "fold",
         "compaction_summary",
         "delta_batch",

@@ -32,6 +32,7 @@ from turnlog.contract import (
     RuntimeInitEntry,
     SessionHeaderEntry,
     SystemPromptEntry,
+    ToolAnsweredEntry,
     ToolDeferredEntry,
     ToolResultsEntry,
     ToolsChangeEntry,
@@ -310,6 +311,7 @@ def _aside(
     | ModelChangeEntry
     | RuntimeInitEntry
     | ToolDeferredEntry
+    | ToolAnsweredEntry
     | WidgetEventEntry
     | FoldEntry
     | CompactionSummaryEntry
@@ -329,6 +331,11 @@ def _aside(
         case ToolDeferredEntry():
             p = entry.payload
             return f"[cyan]{safe(p.tool_name)}[/] answered later ({p.tool_call_id}) [dim]{short(p.reason)}[/]"
+        case ToolAnsweredEntry():
+            p = entry.payload
+            given = "declined" if p.declined else f"[dim]{short(json.loads(encode(p.content)))}[/]"
+            by = f" by {safe(p.by)}" if p.by else ""
+            return f"[cyan]{safe(p.tool_name)}[/] was answered{by} ({p.tool_call_id}) {given}"
         case WidgetEventEntry():
             p = entry.payload
             return f"[cyan]{safe(p.widget)}[/] {safe(p.event)} [dim]{short(p.data)}[/]"

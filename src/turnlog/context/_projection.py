@@ -372,6 +372,7 @@ STEPS: dict[str, Callable[[Projection, Any], None] | None] = {
     "tools_change": Projection._set_tools,
     "tool_started": None,
     "tool_deferred": None,
+    "tool_answered": None,
     "tool_results": Projection._add_results,
     "approval_requested": None,
     "approval_decided": None,

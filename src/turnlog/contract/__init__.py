@@ -106,6 +106,8 @@ from .entries import SessionHeader as SessionHeader
 from .entries import SessionHeaderEntry as SessionHeaderEntry
 from .entries import SystemPrompt as SystemPrompt
 from .entries import SystemPromptEntry as SystemPromptEntry
+from .entries import ToolAnswered as ToolAnswered
+from .entries import ToolAnsweredEntry as ToolAnsweredEntry
 from .entries import ToolDeferred as ToolDeferred
 from .entries import ToolDeferredEntry as ToolDeferredEntry
 from .entries import ToolOutcome as ToolOutcome

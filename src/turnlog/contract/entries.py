@@ -5,7 +5,7 @@ Named as past facts; closed set, frozen by golden files.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, ClassVar, Generic, Literal, TypeAlias, get_args
+from typing import TYPE_CHECKING, Any, ClassVar, Generic, Literal, TypeAlias, get_args
 
 from msgspec.structs import force_setattr
 
@@ -205,7 +205,7 @@ class ToolDeferred(Value, frozen=True, kw_only=True):
     """The tool ran and its answer comes later, from outside: the call stays open until a result is appended.
 
     ``question`` is put to the person or system that answers, ``answer_schema`` is the form of the answer,
-    ``by`` names who is to give it.
+    ``by`` names who is to give it. With ``state`` the answer is no result: the tool is run again with it.
     """
 
     tool_call_id: str
@@ -214,10 +214,26 @@ class ToolDeferred(Value, frozen=True, kw_only=True):
     question: str | None = None
     answer_schema: JsonObject | None = None
     by: str | None = None
+    state: JsonObject | None = None
 
 
 class ToolDeferredEntry(_Entry[ToolDeferred], frozen=True, tag="tool_deferred"):
     kind: ClassVar[Literal["tool_deferred"]] = "tool_deferred"
+
+
+class ToolAnswered(Value, frozen=True, kw_only=True):
+    """What a tool asked for in a ``tool_deferred`` with a state was given, or ``declined``: the call is run
+    again with it, and has no result yet."""
+
+    tool_call_id: str
+    tool_name: str
+    content: Any = None
+    declined: bool | None = None
+    by: str | None = None
+
+
+class ToolAnsweredEntry(_Entry[ToolAnswered], frozen=True, tag="tool_answered"):
+    kind: ClassVar[Literal["tool_answered"]] = "tool_answered"
 
 
 class ToolOutcome(Value, frozen=True, kw_only=True):
@@ -449,6 +465,7 @@ EntryPayload: TypeAlias = (
     | ToolsChange
     | ToolStarted
     | ToolDeferred
+    | ToolAnswered
     | ToolResults
     | ApprovalRequested
     | ApprovalDecided
@@ -476,6 +493,7 @@ Entry: TypeAlias = (
     | ToolsChangeEntry
     | ToolStartedEntry
     | ToolDeferredEntry
+    | ToolAnsweredEntry
     | ToolResultsEntry
     | ApprovalRequestedEntry
     | ApprovalDecidedEntry

@@ -33,6 +33,7 @@ from ..contract import (
     RunStarted,
     RuntimeInit,
     SystemPrompt,
+    ToolAnswered,
     ToolDeferred,
     ToolOutcome,
     ToolResults,
@@ -158,6 +159,14 @@ class Appends:
         """The tool ran and its answer comes later, from outside; the call stays open."""
         _check_open(self.state, deferred.tool_call_id, "an answer is put off")
         return self._stage(deferred)
+
+    def answer_tool(self, answered: ToolAnswered) -> Entry:
+        """What the tool asked for, or that nobody gives it; the call is run again with it."""
+        call = self.state.calls.get(answered.tool_call_id)
+        if call is None or call.answered or call.deferred is None or call.deferred.state is None:
+            raise invalid(f"call {answered.tool_call_id} asks for nothing that it could be run again with")
+        _check_json("the answer", {"content": answered.content})
+        return self._stage(answered)
 
     def request_approval(self, requested: ApprovalRequested) -> Entry:
         check_approval_request(self.state, requested)

@@ -22,6 +22,7 @@ from ..contract import (
     FileRefPart,
     Fold,
     ImagePart,
+    JsonObject,
     LevelOfDetailSections,
     Message,
     MessagePart,
@@ -39,6 +40,7 @@ from ..contract import (
     SystemPrompt,
     TextPart,
     ThinkingPart,
+    ToolAnswered,
     ToolCall,
     ToolCallPart,
     ToolDeferred,
@@ -111,7 +113,10 @@ def blank_payload(payload: EntryPayload) -> EntryPayload:
             return _replace(payload, arguments=None if payload.arguments is None else {})
         case ToolDeferred():
             question = None if payload.question is None else PLACEHOLDER
-            return _replace(payload, reason=PLACEHOLDER, question=question, answer_schema=None)
+            state: JsonObject | None = None if payload.state is None else {}
+            return _replace(payload, reason=PLACEHOLDER, question=question, answer_schema=None, state=state)
+        case ToolAnswered():
+            return _replace(payload, content=None)
         case ToolResults():
             outcomes = [_blank_outcome(outcome) for outcome in payload.outcomes]
             error = None if payload.execute_error is None else PLACEHOLDER

@@ -44,6 +44,8 @@ from ..contract import (
     SessionHeaderEntry,
     SystemPromptEntry,
     TokenUsage,
+    ToolAnswered,
+    ToolAnsweredEntry,
     ToolCall,
     ToolDeferred,
     ToolDeferredEntry,
@@ -71,6 +73,10 @@ class CallState:
     decided_in: str | None = None
     started: ToolStarted | None = None
     deferred: ToolDeferred | None = None
+    answers: tuple[tuple[ToolDeferred, ToolAnswered], ...] = ()
+    """What the tool asked for and was given, to run again with."""
+    continues: bool = False
+    """It was given an answer, and has not run since."""
     asked_again: bool = False
     answered: bool = False
 
@@ -98,6 +104,7 @@ class CallState:
         """It started and its result is unknown. A decision made before the start does not settle that: only
         one that was asked for since then may let it run again."""
         settled = (self.asked_again and self.decided is not None) or self.deferred is not None
+        settled = settled or self.continues
         return self.started is not None and not self.answered and not settled
 
     @property
@@ -379,7 +386,7 @@ class SessionState:
             if call.started is None and self.tool_rounds:
                 self.calls_started += 1
             call.started = started
-            call.asked_again = False
+            call.asked_again = call.continues = False
 
     def _had_results(self, entry: ToolResultsEntry) -> None:
         self.has_images = self.has_images or may_hold_images(entry.payload.message)
@@ -419,6 +426,13 @@ class SessionState:
     def _defer(self, entry: ToolDeferredEntry) -> None:
         if call := self.calls.get(entry.payload.tool_call_id):
             call.deferred = entry.payload
+
+    def _take_answer(self, entry: ToolAnsweredEntry) -> None:
+        self.paused = False
+        call = self.calls.get(entry.payload.tool_call_id)
+        if call is not None and call.deferred is not None:
+            call.answers = (*call.answers, (call.deferred, entry.payload))
+            call.deferred, call.continues = None, True
 
     def _ask(self, entry: ApprovalRequestedEntry) -> None:
         if call := self.calls.get(entry.payload.tool_call_id):
@@ -508,6 +522,7 @@ STEPS: dict[str, Callable[[SessionState, Any], None] | None] = {
     "tools_change": SessionState._set_tools,
     "tool_started": SessionState._tool_started,
     "tool_deferred": SessionState._defer,
+    "tool_answered": SessionState._take_answer,
     "tool_results": SessionState._take_results,
     "approval_requested": SessionState._ask,
     "approval_decided": SessionState._decide,

@@ -24,6 +24,7 @@ from turnlog.contract import (
     IdSource,
     JsonObject,
     Store,
+    ToolAnswered,
     WidgetEvent,
     encode,
 )
@@ -296,6 +297,16 @@ class RunControl:
                 "InvalidEntry",
                 f"this answer does not fit what was asked for: {'; '.join(problems)}; the call still waits",
             )
+        if call.deferred.state is not None:
+            given = ToolAnswered(
+                tool_call_id=call_id,
+                tool_name=call.call.tool_name,
+                content=content,
+                declined=is_error or None,
+                by=by,
+            )
+            await runner.take_answer(call, given)
+            return
         whole = content if isinstance(content, ToolResult) else ToolResult(content, is_error=is_error)
         answer = render(whole, _ANSWER_LIMIT)
         tool = self._parts.registry.get(call.call.tool_name)

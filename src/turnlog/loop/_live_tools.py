@@ -24,14 +24,17 @@ from turnlog.contract import (
     Runtime,
     Secrets,
     Store,
+    ToolAnswered,
     ToolCallRequest,
+    ToolDeferred,
     ToolSpec,
     conversation,
     scrub,
+    thaw,
 )
 from turnlog.history import CallState, SessionState, check_unchanged
 from turnlog.observe import get_logger
-from turnlog.tools import AgentInfo, Executor, Registry, ToolAnswer, ToolContext
+from turnlog.tools import AgentInfo, Executor, GivenAnswer, Registry, ToolAnswer, ToolContext
 
 from ._folds import SHARE, SessionShare
 from ._output import LiveOutput, final_tool, is_final
@@ -243,6 +246,7 @@ class LiveTools:
             tool_name=call.call.tool_name,
             idempotency_key=key,
             attempt=attempt,
+            answers=tuple(_given(asked, given) for asked, given in call.answers),
             agent=AgentInfo(world.agent_name),
             deps=world.deps,
             runtime=world.runtime,
@@ -292,6 +296,15 @@ class LiveTools:
             if isinstance(news, Finished):
                 finished.append(Finished(news.call, _as_skipped(news.answer)))
         return finished
+
+
+def _given(asked: ToolDeferred, given: ToolAnswered) -> GivenAnswer:
+    return GivenAnswer(
+        state=thaw(asked.state) or {},
+        content=thaw(given.content),
+        declined=bool(given.declined),
+        by=given.by,
+    )
 
 
 async def _all_ended(tasks: Sequence[asyncio.Task[Any]]) -> None:

@@ -310,6 +310,7 @@ def _stage_deferral(session: Session, call: CallState, answer: ToolAnswer) -> No
             question=deferral.question,
             answer_schema=deferral.answer_schema,
             by=deferral.by,
+            state=deferral.state,
         )
     )
 

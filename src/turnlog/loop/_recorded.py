@@ -289,6 +289,7 @@ def _deferral(deferred: ToolDeferred) -> ToolAnswer:
         question=deferred.question,
         answer_schema=deferred.answer_schema,
         by=deferred.by,
+        state=deferred.state,
     )
     return ToolAnswer(status="deferred", content="", deferral=given)
 

@@ -30,6 +30,7 @@ from turnlog.contract import (
     RunInput,
     RunResult,
     RunStarted,
+    ToolAnswered,
     user_message,
 )
 from turnlog.history import CallState, Session
@@ -446,9 +447,14 @@ class Runner:
             raise
         self.ports.human.withdraw(decided.tool_call_id)
 
-    async def take_answer(self, call: CallState, answer: ToolAnswer, by: str | None) -> None:
+    async def take_answer(
+        self, call: CallState, answer: ToolAnswer | ToolAnswered, by: str | None = None
+    ) -> None:
         """Record the answer to a call that was put off; it came from outside."""
-        stage_result(self.session, self.ports, call, answer, by=by)
+        if isinstance(answer, ToolAnswered):
+            self.session.answer_tool(answer)
+        else:
+            stage_result(self.session, self.ports, call, answer, by=by)
         try:
             await self.session.commit()
         except AgentError as error:

@@ -26,6 +26,7 @@ from turnlog.contract import (
     RedactionEntry,
     RunEnded,
     RunEndedEntry,
+    ToolAnsweredEntry,
     ToolResults,
     ToolResultsEntry,
     WidgetEventEntry,
@@ -49,6 +50,7 @@ _BY_OTHERS = (
     CompactionSummaryEntry,
     ModelChangeEntry,
     DeltaBatchEntry,
+    ToolAnsweredEntry,
 )
 """What anybody may append while a run goes; the runner neither writes it nor waits for it."""
 

@@ -4,7 +4,7 @@ Nothing heavy is loaded before a tool's schema is first needed.
 """
 
 from ._answer import Content, Deferral, ResultPart, ToolAnswer, ToolError, ToolResult
-from ._context import AgentInfo, ProgressSink, ToolContext, check_deps
+from ._context import AgentInfo, GivenAnswer, ProgressSink, ToolContext, check_deps
 from ._executor import ToolExecutor
 from ._options import NOT_RUN, Reconcile, ToolDefinition, ToolOptions
 from ._output import OutputType, Problems, parse_answer
@@ -18,6 +18,7 @@ __all__ = [
     "Content",
     "Deferral",
     "Executor",
+    "GivenAnswer",
     "ImageContent",
     "NOT_RUN",
     "OutputType",

@@ -62,13 +62,15 @@ class Deferral:
     """Why a call has no answer yet, and the question to the person or system that will give it.
 
     ``question`` is shown to a human, ``answer_schema`` is what the answer must fit, ``by`` names who or what
-    is to answer (a person, a child session, a job).
+    is to answer (a person, a child session, a job). With ``state`` the tool is run again with the answer,
+    which it finds in ``ctx.answers`` beside this state.
     """
 
     reason: str
     question: str | None = None
     answer_schema: JsonObject | None = None
     by: str | None = None
+    state: JsonObject | None = None
 
 
 @dataclass(frozen=True)
@@ -97,11 +99,16 @@ class ToolResult:
         question: str | None = None,
         answer_schema: JsonObject | None = None,
         by: str | None = None,
+        state: JsonObject | None = None,
     ) -> ToolResult:
         """The answer comes later, from outside: the call stays open, the run is let go, and
         ``session.answer(call_id, …)`` gives the result. What the tool has started must not depend on this
-        process staying alive."""
-        return cls(deferral=Deferral(reason=reason, question=question, answer_schema=answer_schema, by=by))
+        process staying alive.
+
+        With ``state`` the answer is not the result, but what the tool needs to continue: it is run again with
+        the same arguments, and ``ctx.answers`` holds the states and the answers so far."""
+        given = Deferral(reason=reason, question=question, answer_schema=answer_schema, by=by, state=state)
+        return cls(deferral=given)
 
 
 AnswerStatus: TypeAlias = ToolStatus | Literal["deferred"]

@@ -100,6 +100,17 @@ class AgentInfo:
     name: str | None = None
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GivenAnswer:
+    """The answer to a question that this call asked with ``ToolResult.deferred(…, state=…)``: that state, and
+    what was given for it. ``declined``: nobody gives it; ``content`` is then the reason, or None."""
+
+    state: JsonObject
+    content: Any = None
+    declined: bool = False
+    by: str | None = None
+
+
 @dataclass(frozen=True, kw_only=True)
 class ToolContext(Generic[Deps]):
     """Given to a tool that declares a parameter of this type; never part of its schema.
@@ -107,6 +118,7 @@ class ToolContext(Generic[Deps]):
     ``deps`` is what the run was given for its tools (``agent.run(…, deps=bank)``); annotate the parameter
     ``ToolContext[Bank]`` to have it typed. ``idempotency_key`` is the same when the same call is run again
     after a crash: pass it on to services that take one. Safe to use from the thread a sync tool runs in.
+    ``answers`` are those to the questions that the call asked before, oldest first.
     Make one yourself to call a tool's function in a test: ``await balance(ToolContext(deps=bank), "17")``.
     """
 
@@ -117,6 +129,7 @@ class ToolContext(Generic[Deps]):
     tool_name: str = ""
     idempotency_key: str = ""
     attempt: int = 1
+    answers: tuple[GivenAnswer, ...] = ()
     agent: AgentInfo | None = None
     runtime: Runtime | None = None
     clock: Clock = field(default_factory=SystemClock)

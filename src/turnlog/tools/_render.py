@@ -69,6 +69,7 @@ def _clean_deferral(deferral: Deferral) -> Deferral:
         question=_grain(deferral.question),
         answer_schema=None if schema is None else clean_json(schema),
         by=_grain(deferral.by),
+        state=None if deferral.state is None else clean_json(deferral.state),
     )
 
 
