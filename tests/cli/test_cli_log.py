@@ -298,8 +298,12 @@ agent = Agent(ScriptedModel([call, "Done."]), tools=[finder.as_tool("Finds.")], 
     shell.ok("run", "--agent", "team.py:agent", "-s", "s1", "Go")
     store = ("--store", "sqlite:log.db", "--json")
     assert [line["sessionId"] for line in shell.ok("sessions", *store).lines] == ["s1"]
-    found = {line["sessionId"].partition("-")[0] for line in shell.ok("sessions", "--children", *store).lines}
+    found = {line["sessionId"].partition("-")[0] for line in shell.ok("sessions", "--all", *store).lines}
     assert found == {"s1", "finder"}
     shell.ok("memory", "write", "ann", "tea", "green", *store)
     assert [line["sessionId"] for line in shell.ok("sessions", *store).lines] == ["s1"]
-    assert "memory:ann" in shell.ok("sessions", "--children", *store).out
+    assert "memory:ann" in shell.ok("sessions", "--all", *store).out
+    tree = shell.ok("sessions", "--all", "--store", "sqlite:log.db").out.splitlines()
+    (above,) = [place for place, line in enumerate(tree) if line.startswith("s1 ")]
+    assert tree[above + 1].startswith("└ finder-")
+    assert "finder in session finder-" in shell.ok("show", "s1", "--store", "sqlite:log.db").out

@@ -3,17 +3,20 @@
 from __future__ import annotations
 
 import asyncio
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 
 import pytest
 
 from loop.scenarios import MortalStore
-from turnlog import Agent, Limits, ToolContext, tool
+from turnlog import Agent, Limits, ToolContext, ToolResult, tool
 from turnlog.contract import AgentError, SessionHeader, TokenUsage
 from turnlog.history import MemoryStore
+from turnlog.loop import open_session, pending_answers
 from turnlog.models import ModelRequest
 from turnlog.testing import ScriptedModel, Turn
+from turnlog.widgets import MemoryNotebookWidget
 
 
 @dataclass
@@ -53,6 +56,7 @@ async def test_a_call_is_a_run_in_a_session_linked_to_its_parent() -> None:
     (call,) = [e.payload for e in await agent.store.load("s") if e.kind == "tool_started"]
     assert header.parent_tool_call_id == call.tool_call_id
     assert header.metadata == {"parent_session": "s", "parent_call": call.tool_call_id}
+    assert call.child_session_id == name
     await check_replay(agent, "s", name)
 
 
@@ -184,9 +188,11 @@ async def test_an_approval_inside_a_child_suspends_the_call_of_its_parent(action
     still = await agent().resume("s")
     assert still is not None and still.status == "awaiting_human"
     other = agent()
-    (pending,) = await other.pending()
-    assert pending.session_id in await children_of(other, "s")
-    await other.session(pending.session_id).decide(pending, action, by="ann")
+    length = len(await store.load("s"))
+    assert (await agent().resume("s")) is not None and len(await store.load("s")) == length
+    (pending,) = await other.session("s").pending()
+    assert await other.pending() == [pending] and pending.session_id in await children_of(other, "s")
+    await other.session("s").decide(pending, action, by="ann")
     result = await other.resume("s", deps="Bob")
     assert result is not None and result.text == "Done."
     assert effects == (["a map for Bob"] if action == "approve" else [])
@@ -194,6 +200,244 @@ async def test_an_approval_inside_a_child_suspends_the_call_of_its_parent(action
     assert told.text == "It is so."
     assert result.usage is not None and result.usage.total_tokens > 1100
     await check_replay(other, "s", pending.session_id)
+
+
+@pytest.mark.spec("L-11", "T-11")
+async def test_a_question_inside_a_child_is_answered_from_the_inbox_of_its_parent() -> None:
+    @tool
+    def ask_boss(what: str) -> ToolResult:
+        """Ask the boss."""
+        return ToolResult.deferred("the boss has to answer", question=f"May I {what}?")
+
+    store = MemoryStore()
+    below = Turn(tool_calls=[{"name": "ask_boss", "arguments": {"what": "leave"}}])
+    middle = Turn(tool_calls=[{"name": "clerk", "arguments": {"input": "y"}}])
+    models = [
+        ScriptedModel([ask("x"), "Done."]),
+        ScriptedModel([middle, "Yes."]),
+        ScriptedModel([below, "Ok."]),
+    ]
+
+    def agent() -> Agent[str]:
+        clerk = Agent(models[2], name="clerk", tools=[ask_boss], store="memory:")
+        return Agent(models[0], tools=[researcher(models[1], tools=[clerk.as_tool("Asks.")])], store=store)
+
+    assert (await agent().run("Go.", session="s")).status == "awaiting_human"
+    desk = agent().session("s")
+    (question,) = await desk.questions()
+    assert question.question == "May I leave?" and question.session_id.startswith("clerk-")
+    assert [each.session_id for each in await pending_answers(store)] == [question.session_id]
+    await desk.answer(question, "Go home.", by="boss")
+    result = await desk.resume()
+    assert result is not None and result.text == "Done."
+    assert models[2].requests[1].messages[-1].tool_results[0].payload.text == "Go home."
+    await check_replay(agent(), "s", *[info.session_id for info in await store.sessions()])
+
+
+@pytest.mark.spec("L-11")
+async def test_children_beside_each_other_share_one_budget() -> None:
+    used = TokenUsage(input_tokens=900, output_tokens=100, total_tokens=1000)
+    child = ScriptedModel(default=Turn(text="Facts.", usage=used))
+    agent = Agent(
+        ScriptedModel([ask("a", "b", "c", "d", "e", "f")]),
+        tools=[researcher(child)],
+        store="memory:",
+        limits=Limits(max_tokens=3500),
+    )
+    result = await agent.run("Go.", session="s", check=False)
+    assert result.usage is not None and result.usage.total_tokens < 3500 + 1000
+    assert child.calls <= 4
+    names = await children_of(agent, "s")
+    ends = [(await agent.session(name).state()).last_error for name in names]
+    assert sum(end is not None and end.code == "RunTokenLimit" for end in ends) == 6 - child.calls
+    assert result.last_error is not None and result.last_error.code == "RunTokenLimit"
+    await check_replay(agent, "s", *names)
+
+
+@pytest.mark.spec("L-11")
+async def test_what_a_waiting_child_has_used_counts_after_a_restart() -> None:
+    @tool(requires_approval=True)
+    def buy() -> str:
+        """Buy."""
+        return "bought"
+
+    used = TokenUsage(input_tokens=900, output_tokens=100, total_tokens=1000)
+    asks = Turn(tool_calls=[{"name": "buy", "arguments": {}}], usage=used)
+    parent, child = ScriptedModel([ask("a", "b"), "Done."]), ScriptedModel(default=asks)
+    store = MemoryStore()
+
+    def agent() -> Agent[str]:
+        tools = [researcher(child, tools=[buy])]
+        return Agent(parent, tools=tools, store=store, limits=Limits(max_tokens=2900))
+
+    await agent().run("Go.", session="s")
+    first, _ = await agent().session("s").pending()
+    await agent().session("s").approve(first, by="ann")
+    again = await agent().resume("s", check=False)
+    assert again is not None and again.status == "awaiting_human"
+    ended = await agent().session(first.session_id).state()
+    assert child.calls == 3 and ended.status == "awaiting_human"
+    (one, other) = await agent().session("s").pending()
+    for each in (one, other):
+        await agent().session("s").approve(each, by="ann")
+    over = await agent().resume("s", check=False)
+    assert child.calls == 3 and over is not None
+    assert over.last_error is not None and over.last_error.code == "RunTokenLimit"
+    await check_replay(agent(), "s", first.session_id)
+
+
+@pytest.mark.spec("L-11")
+async def test_an_abort_reaches_a_child_that_is_continued_after_a_restart() -> None:
+    @tool(requires_approval=True)
+    def buy() -> str:
+        """Buy."""
+        return "bought"
+
+    began = asyncio.Event()
+
+    async def hang(request: ModelRequest) -> str:
+        began.set()
+        await asyncio.Event().wait()
+        return "never"
+
+    store = MemoryStore()
+    child = ScriptedModel([Turn(tool_calls=[{"name": "buy", "arguments": {}}]), hang])
+
+    def agent() -> Agent[str]:
+        return Agent(ScriptedModel([ask("x")]), tools=[researcher(child, tools=[buy])], store=store)
+
+    await agent().run("Go.", session="s")
+    other = agent()
+    (pending,) = await other.session("s").pending()
+    await other.session("s").approve(pending, by="ann")
+    resumed = asyncio.create_task(other.resume("s", check=False))
+    await began.wait()
+    assert await other.session("s").abort("enough")
+    result = await resumed
+    assert result is not None and result.status == "aborted"
+    assert (await other.session(pending.session_id).state()).status == "aborted"
+    await check_replay(other, "s", pending.session_id)
+
+
+@pytest.mark.spec("L-11")
+@pytest.mark.parametrize("how", ["abort", "abort by another agent", "new run after a crash"])
+async def test_the_end_of_a_run_that_nobody_drives_ends_its_children(how: str) -> None:
+    @tool(requires_approval=True)
+    def buy() -> str:
+        """Buy."""
+        return "bought"
+
+    store = MortalStore()
+    call = Turn(tool_calls=[{"name": "buy", "arguments": {}}])
+
+    def die(request: ModelRequest) -> str:
+        store.dead = True
+        return "never in the log"
+
+    child = ScriptedModel([die if how.startswith("new run") else call])
+    agent = Agent(
+        ScriptedModel([ask("x"), "Done."]),
+        tools=[researcher(child, tools=[buy])],
+        widgets=[MemoryNotebookWidget()],
+        store=store,
+    )
+    with suppress(AgentError):
+        await agent.run("Go.", session="s")
+    store.dead = False
+    if how == "abort":
+        assert await agent.session("s").abort("enough")
+    elif how == "abort by another agent":
+        assert await open_session(store, "s").abort("enough")
+    else:
+        await Agent(ScriptedModel(["Well."]), tools=[researcher(child)], store=store).run(
+            "Again.", session="s"
+        )
+    (name,) = await children_of(agent, "s")
+    assert (await agent.session(name).state()).status == "aborted" and not await store.pending()
+    await check_replay(agent, "s", name)
+
+
+@pytest.mark.spec("L-11")
+async def test_a_child_that_loops_ends_at_its_own_limit_and_the_parent_is_told() -> None:
+    @tool
+    def look() -> str:
+        """Look."""
+        return "nothing"
+
+    loops = ScriptedModel(default=Turn(tool_calls=[{"name": "look", "arguments": {}}]))
+    parent = ScriptedModel([ask("x"), "Without it."])
+    child = researcher(loops, tools=[look], limits=Limits(max_iterations=3))
+    agent = Agent(parent, tools=[child], store="memory:")
+    assert (await agent.run("Go.", session="s")).text == "Without it."
+    told = parent.requests[1].messages[-1].tool_results[0].payload
+    assert told.is_error and "RunMaxIterations" in told.text and loops.calls == 3
+
+
+@pytest.mark.spec("L-11")
+async def test_agents_that_call_each_other_without_end_are_stopped_at_a_depth() -> None:
+    class Late:
+        name, version = "late", 1
+        found: list[Any] = []
+
+        async def open(self) -> None: ...
+        async def close(self) -> None: ...
+        async def tools(self) -> list[Any]:
+            return self.found
+
+    model = ScriptedModel(
+        default=lambda request: "Up." if request.messages[-1].role == "tool" else ask("deeper")
+    )
+    again = Agent(model, name="researcher", tools=[Late()], store="memory:")
+    Late.found = [again.as_tool("Finds facts.")]
+    agent = Agent(ScriptedModel([ask("x"), "Done."]), tools=Late.found, store="memory:")
+    assert (await agent.run("Go.", session="s")).text == "Done."
+    assert len(await agent.store.sessions()) == 11
+    ends = [request.messages[-1] for request in model.requests if request.messages[-1].role == "tool"]
+    assert "10 levels deep" in ends[0].tool_results[0].payload.text
+
+
+@pytest.mark.spec("L-11", "T-4")
+async def test_a_child_that_waits_for_ever_is_ended_by_the_time_limit_of_its_call_or_of_the_run() -> None:
+    async def hang(request: ModelRequest) -> str:
+        await asyncio.Event().wait()
+        return "never"
+
+    for options, limits in (({"timeout": 0.05}, None), ({}, Limits(max_run_duration_ms=50))):
+        child = Agent(ScriptedModel(default=hang), name="researcher", store="memory:")
+        parent = ScriptedModel([ask("x"), "Without it."])
+        agent = Agent(
+            parent, tools=[child.as_tool("Finds facts.", **options)], store="memory:", limits=limits
+        )
+        result = await agent.run("Go.", session="s", check=False)
+        (name,) = await children_of(agent, "s")
+        assert (await agent.session(name).state()).status == "aborted"
+        if limits is None:
+            assert result.text == "Without it."
+        else:
+            assert result.last_error is not None and result.last_error.code == "RunTimeout"
+        await check_replay(agent, "s", name)
+
+
+@pytest.mark.spec("L-11")
+async def test_a_child_that_is_aborted_by_itself_is_a_failed_result() -> None:
+    began = asyncio.Event()
+
+    async def hang(request: ModelRequest) -> str:
+        began.set()
+        await asyncio.Event().wait()
+        return "never"
+
+    parent = ScriptedModel([ask("x"), "Without it."])
+    store = MemoryStore()
+    agent = Agent(parent, tools=[researcher(ScriptedModel(default=hang))], store=store)
+    run = await agent.start("Go.", session="s")
+    await began.wait()
+    (name,) = await children_of(agent, "s")
+    assert await open_session(store, name).abort("not this one")
+    assert (await run.result()).text == "Without it."
+    told = parent.requests[1].messages[-1].tool_results[0].payload
+    assert told.is_error and "RunAborted: not this one" in told.text
+    await check_replay(agent, "s", name)
 
 
 @pytest.mark.spec("L-11")

@@ -12,7 +12,15 @@ from typing import Any, Literal
 
 import click
 
-from turnlog.contract import ApprovalDecided, Entry, JsonObject, ModelInputEntry, PendingApproval, Store
+from turnlog.contract import (
+    ApprovalDecided,
+    Entry,
+    JsonObject,
+    ModelInputEntry,
+    PendingApproval,
+    SessionHeader,
+    Store,
+)
 from turnlog.history import SessionState
 from turnlog.loop import Decision, PendingAnswer, StoredSession, open_session, pending_answers
 
@@ -78,16 +86,30 @@ def approve_command(
         return
     chosen: Decision = "modify" if changed is not None else action or "approve"
 
-    async def work(store: Store) -> ApprovalDecided:
+    async def work(store: Store) -> tuple[ApprovalDecided, str]:
         handle = open_session(store, session)
-        return await handle.decide(call, chosen, by=by, arguments=changed, note=note)
+        decided = await handle.decide(call, chosen, by=by, arguments=changed, note=note)
+        return decided, await _first_parent(store, session)
 
-    decided = with_store(store_url, work)
+    decided, whole_run = with_store(store_url, work)
     if as_json:
         write_json(decided)
         return
     out.print(f"{decided.action} by {safe(by)}")
-    err.print(f"[dim]continue with: {resume(session)}[/]")
+    err.print(f"[dim]continue with: {resume(whole_run)}[/]")
+
+
+async def _first_parent(store: Store, session: str) -> str:
+    """The session to resume: a child is continued by the one that called it."""
+    known: set[str] = set()
+    while session not in known:
+        known.add(session)
+        header = (await store.load(session))[0].payload
+        parent = header.parent_session_id if isinstance(header, SessionHeader) else None
+        if parent is None or await store.tail(parent) is None:
+            break
+        session = parent
+    return session
 
 
 def _list_waiting(store_url: str | None, session: str | None, as_json: bool) -> None:
@@ -173,15 +195,16 @@ def answer_command(
         raise click.UsageError("give the answer as TEXT, or as --value JSON")
     content = _parse(value, "--value") if text is None else read_text(text)
 
-    async def work(store: Store) -> None:
+    async def work(store: Store) -> str:
         await open_session(store, session).answer(call, content, is_error=failed, by=by)
+        return await _first_parent(store, session)
 
-    with_store(store_url, work)
+    whole_run = with_store(store_url, work)
     if as_json:
         write_json({"sessionId": session, "toolCallId": call, "answeredBy": by})
         return
     out.print(f"answered by {safe(by)}")
-    err.print(f"[dim]continue with: {resume(session)}[/]")
+    err.print(f"[dim]continue with: {resume(whole_run)}[/]")
 
 
 def _list_questions(store_url: str | None, session: str | None, as_json: bool) -> None:

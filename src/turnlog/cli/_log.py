@@ -77,7 +77,7 @@ def _moment(ctx: click.Context, given: click.Parameter, value: str | None) -> st
 @click.option("--status", type=click.Choice(STATUSES), help="Only sessions in this state.")
 @click.option("--since", callback=_moment, metavar="AGE", help="Changed since then: 30m, 12h, 7d, or a time.")
 @click.option("--limit", type=click.IntRange(min=1), metavar="N", help="At most N sessions.")
-@click.option("--children", is_flag=True, help="Also those of agents called as tools, and shared notes.")
+@click.option("--all", "children", is_flag=True, help="Also those of agents called as tools, and notes.")
 @store_option
 @json_option
 def sessions_command(
@@ -104,7 +104,7 @@ def sessions_command(
         words = "no session fits" if status or since else "no sessions yet"
         out.print(plain(f"{words} in {url}; begin with: turnlog chat --session s1"), markup=False)
         return
-    rows = [_session_row(info) for info in found]
+    rows = [_session_row(info, depth) for info, depth in _as_tree(found)]
     head = ("session", "entries", "changed (UTC)", "status", "about")
     widths = [max(cell_len(row[column]) for row in (head, *rows)) for column in range(4)]
     out.print(_session_line(head, widths), style="bold")
@@ -118,11 +118,28 @@ def _is_conversation(info: SessionInfo) -> bool:
     return not child and not info.session_id.startswith(Memory.PREFIX)
 
 
-def _session_row(info: SessionInfo) -> tuple[str, str, str, str, str]:
+def _as_tree(found: list[SessionInfo]) -> list[tuple[SessionInfo, int]]:
+    """Each child below the session that called it, where that is in the list too, and how deep it is."""
+    listed = {info.session_id for info in found}
+    below: dict[str | None, list[SessionInfo]] = {}
+    for info in found:
+        parent = (info.metadata or {}).get("parent_session")
+        below.setdefault(parent if parent in listed else None, []).append(info)
+    rows: list[tuple[SessionInfo, int]] = []
+    due = [(info, 0) for info in reversed(below.pop(None, []))]
+    while due:
+        info, depth = due.pop()
+        rows.append((info, depth))
+        due += [(child, depth + 1) for child in reversed(below.pop(info.session_id, []))]
+    return rows
+
+
+def _session_row(info: SessionInfo, depth: int) -> tuple[str, str, str, str, str]:
     changed = info.updated_at[:16].replace("T", " ")
     fork = f"(from {info.parent_session_id} at {info.forked_at}) " if info.parent_session_id else ""
     about = plain(" ".join((fork + (info.title or info.about or "")).split()))
-    return plain(info.session_id), str(info.entries), changed, info.status, about
+    name = f"{'  ' * (depth - 1)}└ {plain(info.session_id)}" if depth else plain(info.session_id)
+    return name, str(info.entries), changed, info.status, about
 
 
 def _session_line(row: tuple[str, str, str, str, str], widths: list[int]) -> Text:

@@ -288,7 +288,8 @@ def _body(entry: Entry) -> str:  # one line for each kind: long because the voca
         case ToolStartedEntry():
             p = entry.payload
             again = f" [dim]attempt {p.attempt}[/]" if p.attempt > 1 else ""
-            return f"[cyan]{safe(p.tool_name)}[/]{again}"
+            child = f" [dim]in session {safe(p.child_session_id)}[/]" if p.child_session_id else ""
+            return f"[cyan]{safe(p.tool_name)}[/]{again}{child}"
         case ToolResultsEntry():
             return " · ".join(
                 f"[cyan]{safe(o.tool_name)}[/] {o.status} "

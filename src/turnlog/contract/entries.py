@@ -187,7 +187,8 @@ class ToolsChangeEntry(_Entry[ToolsChange], frozen=True, tag="tools_change"):
 
 
 class ToolStarted(Value, frozen=True, kw_only=True):
-    """Committed before the tool's body runs. ``arguments`` only when they differ from the call's own."""
+    """Committed before the tool's body runs. ``arguments`` only when they differ from the call's own;
+    ``child_session_id`` names the session in which another agent does the work."""
 
     tool_call_id: str
     tool_name: str
@@ -195,6 +196,7 @@ class ToolStarted(Value, frozen=True, kw_only=True):
     args_digest: str
     attempt: int = 1
     arguments: JsonObject | None = None
+    child_session_id: str | None = None
 
 
 class ToolStartedEntry(_Entry[ToolStarted], frozen=True, tag="tool_started"):

@@ -115,11 +115,14 @@ class AnswerAdded(Event, frozen=True, kw_only=True):
 
 
 class ToolStarted(Event, frozen=True, kw_only=True):
+    """``child_session_id`` names the session in which another agent does the work."""
+
     kind: ClassVar[Literal["tool_started"]] = "tool_started"
     entry_id: str
     tool_call_id: str
     tool_name: str
     arguments: JsonObject | None = None
+    child_session_id: str | None = None
 
 
 class ToolProgressed(Event, frozen=True, kw_only=True):

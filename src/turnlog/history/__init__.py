@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from ._session import Session as Session
     from ._session import Subscriber as Subscriber
     from ._session import seal_entries as seal_entries
+    from ._state import BY_CHILD as BY_CHILD
     from ._state import CallState as CallState
     from ._state import SessionState as SessionState
     from ._state import may_hold_images as may_hold_images
@@ -57,7 +58,7 @@ else:
             "._purge": "purge purge_scope",
             "._scrub": "refuse_calls",
             "._session": "Session Subscriber seal_entries",
-            "._state": "CallState SessionState may_hold_images pending_in usage_of",
+            "._state": "BY_CHILD CallState SessionState may_hold_images pending_in usage_of",
             ".sqlite": "SqliteStore",
             "._urls": "default_store_url open_store show_url",
             "._verify": "Problem check_unchanged verify",

@@ -45,7 +45,7 @@ from ..contract import (
     is_empty_answer,
     tool_result_part,
 )
-from ._state import PAUSED, SessionState
+from ._state import CONTINUED, PAUSED, SessionState
 
 
 class Appends:
@@ -81,6 +81,13 @@ class Appends:
         if not self.state.is_open:
             raise invalid("no run is open, so none can be paused")
         return self._stage(Custom(name=PAUSED, data={}))
+
+    def continue_call(self, tool_call_id: str) -> Entry:
+        """The child session that a call waits for can continue: the call is made again."""
+        call = self.state.calls.get(tool_call_id)
+        if call is None or call.answered or call.deferred is None or call.child is None:
+            raise invalid(f"call {tool_call_id} does not wait for a child session")
+        return self._stage(Custom(name=CONTINUED, data={"toolCallId": tool_call_id}))
 
     # The conversation
 

@@ -59,6 +59,11 @@ from ..contract import (
 PAUSED = "turnlog.paused"
 """Name of the custom entry that says a run was paused; the run's next step ends the pause."""
 
+CONTINUED = "turnlog.continued"
+"""Name of the custom entry that says that the child session which a call waits for can continue."""
+BY_CHILD = "session "
+"""Before the name of the child session that the answer to a call comes from."""
+
 _ABOUT = 120
 
 
@@ -121,6 +126,14 @@ class CallState:
     def waits(self) -> bool:
         """Nothing can be done about it here: a human decides, or its answer comes from outside."""
         return self.awaits_human or (self.deferred is not None and not self.answered)
+
+    @property
+    def child(self) -> str | None:
+        """The session in which another agent does its work."""
+        if self.started is not None and self.started.child_session_id is not None:
+            return self.started.child_session_id
+        by = (self.deferred.by if self.deferred is not None else None) or ""
+        return by.removeprefix(BY_CHILD) if by.startswith(BY_CHILD) else None
 
 
 @dataclass(slots=True)
@@ -267,6 +280,10 @@ class SessionState:
     def _take_custom(self, entry: CustomEntry) -> None:
         if entry.payload.name == PAUSED:
             self.paused = True
+        elif entry.payload.name == CONTINUED:
+            self.paused = False
+            if call := self.calls.get(entry.payload.data.get("toolCallId", "")):
+                call.deferred = None
 
     # ── a run ──
 

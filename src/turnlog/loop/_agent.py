@@ -532,9 +532,8 @@ class Agent(Generic[T]):
         note: str | None = None,
     ) -> ApprovalDecided:
         """As :meth:`Session.decide`."""
-        return await self.loop.control.decide(
-            session, tool_call_id, action, by=by, arguments=arguments, note=note
-        )
+        handle = self.session(session)
+        return await handle.decide(tool_call_id, action, by=by, arguments=arguments, note=note)
 
     async def close(self) -> None:
         """End the runs in progress as aborted, refuse new ones, and close what this agent opened itself."""

@@ -2,22 +2,25 @@
 
 from __future__ import annotations
 
-import hashlib
 from dataclasses import replace
 from typing import Any
 
 import msgspec
 
 from turnlog.contract import JsonObject, LoopLimits, RunResult, Store
-from turnlog.history import SessionState
-from turnlog.tools import Tool, ToolContext, ToolOptions, ToolResult
+from turnlog.history import BY_CHILD, SessionState
+from turnlog.tools import Tool, ToolContext, ToolError, ToolOptions, ToolResult
 
-from ._control import BY_CHILD, ChildBody
+from ._budget import Budget, ChildBody, child_session, spent_in
 from ._events import result_of
 from ._folds import SHARE
 from ._handle import Session
 from ._loop import AgentLoop
 from ._options import RunDefaults
+from ._ports import inside
+
+_DEEPEST = 10
+"""Levels of agents below each other."""
 
 _SCHEMA: JsonObject = {
     "type": "object",
@@ -31,12 +34,17 @@ _SCHEMA: JsonObject = {
 
 class ChildAgent(ChildBody):
     """The body of the tool. The name of the child session follows from the parent's session and the call: a
-    call that is run again after a crash finds its child, and a child that has ended is not run again."""
+    call that is made again, after a crash or after a person was asked, finds its child. One that has ended is
+    not run again."""
 
     def __init__(self, loop: AgentLoop, defaults: RunDefaults) -> None:
         self._loop = loop
         self._defaults = defaults
         self._loops: list[AgentLoop] = [loop]
+
+    @property
+    def may_ask(self) -> bool:
+        return self._loop.parts.approvals.handler is not None
 
     def tool(self, description: str, name: str | None, options: ToolOptions) -> Tool:
         # Keyed, and without a time-out of its own: the limits of the parent's run reach down.
@@ -45,40 +53,27 @@ class ChildAgent(ChildBody):
         return Tool.from_schema(name or self._defaults.name, description, _SCHEMA, self, **chosen)
 
     async def __call__(self, arguments: JsonObject, ctx: ToolContext) -> ToolResult:
+        if len(inside.get()) > _DEEPEST:
+            raise ToolError(
+                f"agents have called each other {_DEEPEST} levels deep, and no deeper; answer with what you "
+                "have"
+            )
         share = SHARE.get(None)
         store = share.store if share is not None else self._loop.parts.store
-        digest = hashlib.sha256(f"{ctx.session_id}\n{ctx.tool_call_id}".encode()).hexdigest()[:16]
-        child = f"{ctx.tool_name or self._defaults.name}-{digest}"
+        child = child_session(ctx.session_id or "", ctx.tool_call_id, ctx.tool_name or self._defaults.name)
         ctx.progress(session=child)
-        limits = self._defaults.limits
-        if share is not None:
-            limits = _within(limits, share.folds.session.state)
-        parent = (ctx.session_id, ctx.tool_call_id) if ctx.session_id else None
-        return await self._run(store, child, ctx.deps, arguments["input"], parent, limits)
-
-    async def finish(self, store: Store, child: str, deps: Any) -> ToolResult:
-        return await self._run(store, child, deps, None, None, self._defaults.limits)
-
-    async def _run(
-        self,
-        store: Store,
-        child: str,
-        deps: Any,
-        text: str | None,
-        parent: tuple[str, str] | None,
-        limits: LoopLimits,
-    ) -> ToolResult:
-        session: Session[Any] = Session(self._loop_on(store), replace(self._defaults, parent=parent), child)
-        deps = self._defaults.deps if self._defaults.deps is not None else deps
-        state = SessionState()
-        if await store.tail(child) is not None:
-            state = SessionState.of(await store.load(child))
-        result = result_of(child, state) if state.ended is not None else None
-        if result is None and state.is_open:
-            result = await session.resume(deps=deps, check=False)
-        if result is None:
-            metadata = {"parent_session": parent[0], "parent_call": parent[1]} if parent is not None else None
-            result = await session.run(text or "", deps=deps, limits=limits, metadata=metadata, check=False)
+        budget = share.budget if share is not None else None
+        defaults = replace(
+            self._defaults,
+            parent=(ctx.session_id, ctx.tool_call_id) if ctx.session_id else None,
+            under=(budget, ctx.tool_call_id) if budget is not None else None,
+            limits=_within(self._defaults.limits, budget),
+        )
+        session: Session[Any] = Session(self._loop_on(store), defaults, child)
+        deps = self._defaults.deps if self._defaults.deps is not None else ctx.deps
+        result = await _run(session, store, arguments["input"], deps, defaults.parent)
+        if budget is not None:
+            budget.note(ctx.tool_call_id, spent_in(result.usage))
         return _answer(self._defaults.name, result)
 
     def _loop_on(self, store: Store) -> AgentLoop:
@@ -90,18 +85,28 @@ class ChildAgent(ChildBody):
         return self._loops[-1]
 
 
-def _within(own: LoopLimits, parent: SessionState) -> LoopLimits:
-    """The child's limits, and no more than what the parent's run has left."""
-    if parent.started is None:
-        return own
-    limits, used = parent.started.limits, parent.usage
+async def _run(
+    session: Session[Any], store: Store, text: str, deps: Any, parent: tuple[str, str] | None
+) -> RunResult[Any]:
+    """Begin the child, continue it, or read what it said when it is over."""
+    state = SessionState()
+    if await store.tail(session.session_id) is not None:
+        state = SessionState.of(await store.load(session.session_id))
+    result = result_of(session.session_id, state) if state.ended is not None else None
+    if result is None and state.is_open:
+        result = await session.resume(deps=deps, check=False)
+    if result is None:
+        metadata = {"parent_session": parent[0], "parent_call": parent[1]} if parent is not None else None
+        result = await session.run(text, deps=deps, metadata=metadata, check=False)
+    return result
+
+
+def _within(own: LoopLimits, budget: Budget | None) -> LoopLimits:
+    """The child's limits, and no more than what the runs above it have left."""
     tokens, cost = own.max_tokens, own.max_cost
-    if limits.max_tokens is not None:
-        left = max(0, limits.max_tokens - (used.total_tokens if used is not None else 0))
-        tokens = left if tokens is None else min(tokens, left)
-    if limits.max_cost is not None:
-        rest = max(0.0, limits.max_cost - ((used.cost if used is not None else None) or 0.0))
-        cost = rest if cost is None else min(cost, rest)
+    for left, dollars in budget.all_left() if budget is not None else ():
+        tokens = left if tokens is None or (left is not None and left < tokens) else tokens
+        cost = dollars if cost is None or (dollars is not None and dollars < cost) else cost
     return msgspec.structs.replace(own, max_tokens=tokens, max_cost=cost)
 
 

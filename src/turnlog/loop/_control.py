@@ -7,13 +7,14 @@ is for its runs between two steps, and answers. The sender waits for that answer
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 from weakref import WeakKeyDictionary
 
 import msgspec
 
+from turnlog.approvals import expired
 from turnlog.contract import (
     AgentError,
     ApprovalDecided,
@@ -28,10 +29,12 @@ from turnlog.contract import (
     WidgetEvent,
     encode,
 )
-from turnlog.history import SessionState, check_input
+from turnlog.history import CallState, SessionState, check_input
+from turnlog.history import Session as LoggedSession
 from turnlog.observe import get_logger
 from turnlog.tools import ToolResult, check_schema, render
 
+from ._budget import Budget, ChildBody, spent_in
 from ._folds import Folds, find_widgets
 from ._lease import describe, is_dead, work_of
 from ._open_sessions import LoopParts, OpenRun, OpenSessions, take_message
@@ -162,18 +165,6 @@ class Controls:
 
     async def withdraw(self, control_id: str) -> bool:
         return await self._store.withdraw(control_id)
-
-
-BY_CHILD = "session "
-"""Before the name of the child session that the answer to a call comes from."""
-
-
-class ChildBody:
-    """The body of a tool that has its work done in a session of its own."""
-
-    async def finish(self, store: Store, child: str, deps: Any) -> ToolResult:
-        """Continue a child that waited for a person, where it can be; its answer may be put off again."""
-        raise NotImplementedError
 
 
 class RunControl:
@@ -314,22 +305,47 @@ class RunControl:
             answer = replace(answer, ends_run=True)
         await runner.take_answer(call, answer, by)
 
-    async def settle_children(self, session_id: str, deps: Any) -> None:
-        """Before a run is resumed: continue the children that its calls wait for, and answer those calls."""
-        children = {
-            tool.name: tool.function for tool in self._parts.registry if isinstance(tool.function, ChildBody)
-        }
-        if not children:
+    # ── children ──
+
+    async def continue_children(self, session: LoggedSession, budget: Budget) -> None:
+        """As a run is resumed: make those of its calls again whose children need not wait any longer, and
+        count what the others have used."""
+        waiting = [call for call in session.state.open_calls if call.deferred is not None]
+        if not any(call.child for call in waiting):
             return
-        store = self._parts.store
-        for call in (await self._state_of(session_id)).open_calls:
-            child, by = children.get(call.call.tool_name), call.deferred.by if call.deferred else None
-            if child is None or by is None or not by.startswith(BY_CHILD):
+        await self._parts.registry.refresh()
+        for call in waiting:
+            tool, child = self._parts.registry.get(call.call.tool_name), call.child
+            if child is None or tool is None or not isinstance(tool.function, ChildBody):
                 continue
-            answer = await child.finish(store, by.removeprefix(BY_CHILD), deps)
-            if answer.deferral is None:
-                call_id = call.call.tool_call_id
-                await self.answer(session_id, call_id, answer, is_error=answer.is_error, by=by)
+            state = await self._state_of(child)
+            if tool.function.may_ask or await self._can_continue(state):
+                session.continue_call(call.call.tool_call_id)
+            else:
+                budget.note(call.call.tool_call_id, spent_in(state.usage))
+
+    async def _can_continue(self, state: SessionState) -> bool:
+        """Whether a run has something to do that is not left to a person."""
+        if state.status != "awaiting_human":
+            return True
+        now = self._parts.clock.now()
+        if any(call.requested is not None and expired(call.requested, now) for call in state.awaiting):
+            return True
+        for call in state.open_calls:
+            child = call.child if call.deferred is not None else None
+            if child is not None and await self._can_continue(await self._state_of(child)):
+                return True
+        return False
+
+    async def end_children(self, calls: Sequence[CallState], reason: str) -> None:
+        """End the runs of children that nobody will ask for any more."""
+        for child in (call.child for call in calls):
+            if child is None:
+                continue
+            try:
+                await self.abort(child, None, reason)
+            except AgentError as error:
+                _log.warning("%s: the child session was not ended: %s", child, error.message)
 
     # ── control ──
 
@@ -406,8 +422,10 @@ class RunControl:
             runner = await self._open_run(opened, run_id)
             if runner is None:
                 return False
+            calls = runner.session.state.open_calls
             await runner.settle(error)
             runner.outbox.close()
+            await self.end_children(calls, f"the run that called this one ended: {error.message}")
             return True
         finally:
             await self._sessions.release(opened)
@@ -437,9 +455,12 @@ class RunControl:
         if state.run_id is None or not state.is_open or run_id not in (None, state.run_id):
             return None
         opened.run_id = state.run_id
-        if not self._parts.widgets and state.started is not None:
-            # Without the run's agent, the widgets that its log names keep the screen true.
-            folds.show(find_widgets(state.started.widgets, all_of_them=False))
+        if state.started is not None:
+            # This may not be the run's agent: the widgets that its log names keep the screen true.
+            named = find_widgets(state.started.widgets, self._parts.widgets, all_of_them=False)
+            if [each.name for each in named] != [each.name for each in self._parts.widgets]:
+                folds.show(named)
+                self._sessions.kept.pop(opened.session_id, None)
         runner = self._make_runner(opened, folds)
         runner.take_over()
         return runner

@@ -102,9 +102,15 @@ def _of_start(entry: ToolStartedEntry, state: SessionState, at: Place) -> list[R
     arguments, call = started.arguments, state.calls.get(started.tool_call_id)
     if arguments is None and call is not None:
         arguments = call.arguments
-    call_id, name = started.tool_call_id, started.tool_name
     return [
-        events.ToolStarted(**at, entry_id=entry.id, tool_call_id=call_id, tool_name=name, arguments=arguments)
+        events.ToolStarted(
+            **at,
+            entry_id=entry.id,
+            tool_call_id=started.tool_call_id,
+            tool_name=started.tool_name,
+            arguments=arguments,
+            child_session_id=started.child_session_id,
+        )
     ]
 
 

@@ -27,6 +27,8 @@ from turnlog.system import SystemClock, SystemIds
 from turnlog.tools import Tool, ToolContext, ToolError
 from turnlog.widgets import MemoryNotebookWidget, Notebook, TodoWidget, Widget, WidgetHost, WorkspaceWidget
 
+from ._budget import Budget
+
 
 class Folds:
     """A subscriber of its session that keeps the context and the screen, so that a turn costs what is new."""
@@ -280,6 +282,7 @@ class SessionShare:
     folds: Folds
     store: Store
     notes: SharedNotes | None = None
+    budget: Budget | None = None
 
 
 SHARE: ContextVar[SessionShare] = ContextVar("turnlog session of a running tool")

@@ -48,6 +48,7 @@ from ._replay import ReplayReport, replay
 from ._stored import (
     PendingAnswer,
     fork_session,
+    home_of,
     pending_answers,
     pending_calls,
     purge_entries,
@@ -101,7 +102,8 @@ class StoredSession:
     # ── approvals and answers ──
 
     async def pending(self) -> list[PendingApproval]:
-        """The calls that wait for a human, oldest first."""
+        """The calls that wait for a human, oldest first, with those of the children that calls here wait for.
+        Decide on any of them here."""
         return await pending_calls(self._store, self.session_id)
 
     async def decide(
@@ -121,9 +123,8 @@ class StoredSession:
         check_kind("by", by, str, "who decides, as text", required=True)
         check_kind("call", call, (str, PendingApproval), "a pending call or its id", required=True)
         call_id = call if isinstance(call, str) else call.tool_call_id
-        return await self._loop.control.decide(
-            self.session_id, call_id, action, by=by, arguments=arguments, note=note
-        )
+        home = await home_of(self._store, self.session_id, call_id)
+        return await self._loop.control.decide(home, call_id, action, by=by, arguments=arguments, note=note)
 
     async def approve(self, call: PendingApproval | str, *, by: str, note: str | None = None) -> None:
         """Let a call run as it was shown."""
@@ -140,7 +141,8 @@ class StoredSession:
         await self.decide(call, "modify", by=by, arguments=arguments, note=note)
 
     async def questions(self) -> list[PendingAnswer]:
-        """The calls that wait for an answer from outside (``ToolResult.deferred``)."""
+        """The calls that wait for an answer from outside (``ToolResult.deferred``), with those of the
+        children that calls here wait for."""
         return await pending_answers(self._store, self.session_id)
 
     async def answer(
@@ -152,7 +154,8 @@ class StoredSession:
         check_kind("call", call, (str, PendingAnswer), "a waiting call or its id", required=True)
         check_kind("by", by, str, "who answers, as text")
         call_id = call if isinstance(call, str) else call.tool_call_id
-        await self._loop.control.answer(self.session_id, call_id, content, is_error=is_error, by=by)
+        home = await home_of(self._store, self.session_id, call_id)
+        await self._loop.control.answer(home, call_id, content, is_error=is_error, by=by)
 
     # ── looking back ──
 
@@ -234,7 +237,7 @@ class Session(StoredSession, Generic[T]):
     ) -> RunStream[Any]:
         """As :meth:`Agent.run_stream`."""
         run, said, output = self._prepare(text, output_type, options)
-        objects = RunObjects(self._defaults.check_deps(options), output)
+        objects = RunObjects(self._defaults.check_deps(options), output, self._defaults.under)
         return self._loop.run_stream(
             run, said=[said], instructions=self._defaults.instructions, objects=objects
         )
@@ -300,7 +303,7 @@ class Session(StoredSession, Generic[T]):
         """Continue the open run, driven by the reader. No events come when no run is open."""
         given = self._defaults.check_deps({"deps": deps})
         output = read_output_type(output_type, self._defaults.output)
-        return self._loop.resume_stream(self.session_id, RunObjects(given, output))
+        return self._loop.resume_stream(self.session_id, RunObjects(given, output, self._defaults.under))
 
     @overload
     async def resume(

@@ -7,6 +7,7 @@ import asyncio
 import inspect
 import random
 from collections.abc import AsyncGenerator, Callable, Iterable, Sequence
+from contextlib import aclosing
 from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any, TypeAlias
@@ -36,6 +37,7 @@ from turnlog.contract import (
     StreamError,
     TextDelta,
     ThinkingDelta,
+    TokenUsage,
     ToolCallArgsDelta,
     ToolChoice,
     ToolSpec,
@@ -49,6 +51,7 @@ from turnlog.models import Model, PromptPart
 from turnlog.observe import cost_of, get_logger
 from turnlog.tools import ToolAnswer
 
+from ._budget import Budget, Spent
 from ._compact import Recaps
 from ._decide import plan_retry
 from ._folds import Folds
@@ -68,6 +71,9 @@ from ._ports import (
     inside,
 )
 
+_USUAL_ANSWER = 1000
+"""Tokens that an answer is expected to have where ``max_tokens`` does not say."""
+
 
 class LiveModel:
     def __init__(
@@ -77,14 +83,18 @@ class LiveModel:
         clock: Clock,
         secrets: Secrets | None = None,
         assembler: Callable[[str], MessageAssembler] = MessageAssembler,
+        budget: Budget | None = None,
     ) -> None:
         self._model = model
         self._assembler = assembler
         self._secrets = secrets or Secrets()
         self._pictures = pictures
+        self._budget = budget
         self._clock = clock
 
     def target(self, metadata: RequestMetadata) -> tuple[ModelInvocationDescriptor, str | None]:
+        if self._budget is not None:
+            self._budget.check()
         return self._model.target_for(metadata)
 
     async def open(self, call: ModelCall) -> tuple[AsyncGenerator[MessageDelta, None], Collector]:
@@ -103,6 +113,8 @@ class LiveModel:
             **_params(call),
         )
         target = call.state.open_call.target if call.state.open_call else self._model.descriptor
+        if self._budget is not None and self._budget.is_shared:
+            deltas = _in_turn(deltas, self._budget, _expected(call, target))
         mask = DeltaMask(self._secrets) if self._secrets.forms else None
         if mask is not None:
             deltas = mask.mask(deltas)
@@ -131,6 +143,22 @@ class LiveModel:
 
     async def wait(self, milliseconds: int) -> None:
         await self._clock.sleep(milliseconds / 1000)
+
+
+def _expected(call: ModelCall, target: ModelInvocationDescriptor) -> Spent:
+    """What a call may use: its prompt, as estimated, and an answer of the usual length or the given one."""
+    answer = _params(call).get("max_tokens") or _USUAL_ANSWER
+    tokens = call.context.stats.estimated_tokens
+    usage = TokenUsage(input_tokens=tokens, output_tokens=answer, total_tokens=tokens + answer)
+    return Spent(usage.total_tokens, cost_of(target, usage) or 0.0)
+
+
+async def _in_turn(
+    deltas: AsyncGenerator[MessageDelta, None], budget: Budget, expected: Spent
+) -> AsyncGenerator[MessageDelta, None]:
+    async with aclosing(deltas), budget.turn(expected):
+        async for delta in deltas:
+            yield delta
 
 
 def _prompt_parts(call: ModelCall) -> list[PromptPart] | None:

@@ -34,8 +34,9 @@ from turnlog.contract import (
 )
 from turnlog.history import CallState, SessionState, check_unchanged
 from turnlog.observe import get_logger
-from turnlog.tools import AgentInfo, Executor, GivenAnswer, Registry, ToolAnswer, ToolContext
+from turnlog.tools import AgentInfo, Executor, GivenAnswer, Registry, Tool, ToolAnswer, ToolContext
 
+from ._budget import ChildBody, child_session
 from ._folds import SHARE, SessionShare
 from ._output import LiveOutput, final_tool, is_final
 from ._phases import request_for
@@ -122,7 +123,13 @@ class LiveTools:
                 return Answer(ToolAnswer.denied(policy_denial_text(tool.name, verdict.reason)))
             if verdict.action == "ask":
                 return self._ask(call, verdict.reason)
-        return Start(alone=not tool.concurrent)
+        return self._start(tool, call)
+
+    def _start(self, tool: Tool, call: CallState) -> Start:
+        child = None
+        if isinstance(tool.function, ChildBody):
+            child = child_session(self._world.session_id, call.call.tool_call_id, tool.name)
+        return Start(alone=not tool.concurrent, child=child)
 
     def _is_approved(self, call: CallState) -> bool:
         """Approved here, and for what would run. A fork takes the past along, but not what it allowed: that
@@ -162,7 +169,7 @@ class LiveTools:
         # What it started with may not fit what it is now: then it cannot be run again, and may have run.
         fits = not isinstance(self._executor.validate(request), ToolAnswer)
         if tool is not None and tool.rerunnable and fits:
-            return Start(alone=not tool.concurrent)
+            return self._start(tool, call)
         if tool is not None and tool.reconcile is not None and call.started is not None:
             ctx = self._context(call, call.started.idempotency_key, call.started.attempt)
             found = await self._executor.reconcile(tool, ctx, request.arguments or {})

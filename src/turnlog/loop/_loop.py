@@ -23,6 +23,7 @@ from turnlog.contract import (
 from turnlog.observe import get_logger
 from turnlog.widgets import MemoryNotebookWidget
 
+from ._budget import Budget
 from ._compact import Recaps
 from ._control import RunControl
 from ._decide import time_spent
@@ -104,7 +105,6 @@ class AgentLoop:
         come when no run is open."""
 
         async def open() -> Drive | None:
-            await self.control.settle_children(session_id, objects.deps)
             # Claimed before it is opened: a session that a run here is writing must not be read into.
             opened = await self.sessions.enter(session_id, f"resume of {session_id}")
             opened.steering.closed = True
@@ -174,6 +174,8 @@ class AgentLoop:
         if (notes := self._notes(folds)) is not None:
             await notes.refresh()
         run = await self._with_runtime(run)
+        if left := folds.session.state.open_calls:
+            await self.control.end_children(left, "a new run was started before the one that called this one")
         runner = self._runner(opened, folds, run.runtime_hints, given)
         runner.begin(run, said)
         return runner
@@ -213,7 +215,9 @@ class AgentLoop:
         if self.parts.runtime is not None:
             await self._connect(self.parts.runtime)
             hints = await self.parts.runtime.get_hints()
-        runner = self._runner(opened, folds, hints, objects)
+        budget = Budget(folds.session, objects.under)
+        await self.control.continue_children(folds.session, budget)
+        runner = self._runner(opened, folds, hints, objects, budget)
         opened.runner = runner
         await self.control.queue.look(opened.session_id)  # messages sent while nobody drove it
         runner.take_over()
@@ -227,8 +231,10 @@ class AgentLoop:
         folds: Folds,
         hints: JsonObject | None = None,
         objects: RunObjects = NO_OBJECTS,
+        budget: Budget | None = None,
     ) -> Runner:
         parts = self.parts
+        budget = budget or Budget(folds.session, objects.under)
         world = ToolWorld(
             session_id=opened.session_id,
             run_id=opened.run_id,
@@ -238,13 +244,15 @@ class AgentLoop:
             sandbox=parts.runtime.sandbox if parts.runtime is not None else None,
             agent_name=parts.agent_name,
             deps=objects.deps,
-            share=SessionShare(folds, parts.store, self._notes(folds)),
+            share=SessionShare(folds, parts.store, self._notes(folds), budget),
             secrets=folds.session.secrets,
         )
         output = LiveOutput(objects.output)
         ids = RunIds(opened.session_id, opened.run_id)
         ports = Ports(
-            model=LiveModel(parts.model, folds.pictures, parts.clock, folds.session.secrets, parts.assembler),
+            model=LiveModel(
+                parts.model, folds.pictures, parts.clock, folds.session.secrets, parts.assembler, budget
+            ),
             tools=LiveTools(parts.registry, parts.executor, parts.approvals, world, output),
             human=LiveHuman(parts.approvals.handler, parts.clock),
             context=LiveContext(folds, parts.clock, hints, self.recaps),
@@ -266,9 +274,13 @@ class AgentLoop:
             runner.outbox.close()
             if watchdog is not None:
                 watchdog.cancel()
+            stopped = runner.result is None or runner.result.status in _STOPPED
             try:
-                if self.recaps is not None and (runner.result is None or runner.result.status in _STOPPED):
+                if self.recaps is not None and stopped:
                     await self.recaps.stop(opened.session_id)
+                if stopped:
+                    waited = [call for call in runner.session.state.calls.values() if call.deferred]
+                    await self.control.end_children(waited, "the run that called this one has ended")
             finally:
                 await self.sessions.release(opened)
                 self.control.queue.rest()

@@ -39,6 +39,7 @@ from turnlog.models import Model
 from turnlog.tools import OutputType, check_deps
 from turnlog.widgets import Widget
 
+from ._budget import Budget
 from ._output import choose_mode
 from ._ports import Said
 
@@ -100,10 +101,12 @@ class RunOptions(TypedDict, total=False):
 
 @dataclass(frozen=True, slots=True)
 class RunObjects:
-    """What a run is given that no log can hold: the deps of its tools, and the type of its output."""
+    """What a run is given that no log can hold: the deps of its tools, the type of its output, and the budget
+    and the call that it works under."""
 
     deps: Any = None
     output: OutputType[Any] | None = None
+    under: tuple[Budget, str] | None = None
 
 
 NO_OBJECTS = RunObjects()
@@ -127,6 +130,7 @@ class RunDefaults:
     supports: Callable[[Feature], bool]
     parent: tuple[str, str] | None = None
     """The session and the call that a run of this agent answers."""
+    under: tuple[Budget, str] | None = None
     tool_names: Callable[[], Sequence[str]] = tuple
     check_tools: Callable[[object], None] | None = None
 

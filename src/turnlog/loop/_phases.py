@@ -202,7 +202,7 @@ class ToolQueue:
                     return False
                 self.alone = judgement.alone
                 await ports.world.hook("before_tool", call)
-                _stage_start(self._session, self._home(), call)
+                _stage_start(self._session, self._home(), call, judgement.child)
                 ready.append(call)
         return True
 
@@ -238,7 +238,7 @@ def request_for(call: CallState) -> ToolCallRequest:
     return request
 
 
-def _stage_start(session: Session, home: str, call: CallState) -> None:
+def _stage_start(session: Session, home: str, call: CallState, child: str | None) -> None:
     arguments = call.arguments
     again = call.started
     session.start_tool(
@@ -250,6 +250,7 @@ def _stage_start(session: Session, home: str, call: CallState) -> None:
             args_digest=args_digest(arguments),
             attempt=again.attempt + 1 if again else 1,
             arguments=arguments if arguments != call.call.arguments else None,
+            child_session_id=child,
         )
     )
 

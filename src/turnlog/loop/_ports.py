@@ -136,9 +136,11 @@ class Ask(msgspec.Struct, frozen=True):
 
 
 class Start(msgspec.Struct, frozen=True):
-    """The call may run; ``alone`` when no other may run beside it."""
+    """The call may run; ``alone`` when no other may run beside it. ``child`` is the session in which another
+    agent does the work."""
 
     alone: bool = True
+    child: str | None = None
 
 
 class Later(msgspec.Struct, frozen=True):

@@ -211,7 +211,7 @@ class RecordedTools:
         entry = self._tape.peek()
         if isinstance(entry, ToolStartedEntry) and entry.payload.tool_call_id == call_id:
             self._check_start(call)
-            return Start(alone=False)
+            return Start(alone=False, child=entry.payload.child_session_id)
         if isinstance(entry, ApprovalRequestedEntry) and entry.payload.tool_call_id == call_id:
             asked = entry.payload
             return Ask(asked.reason, asked.sandbox, asked.expires_at, asked.definition)

@@ -232,18 +232,47 @@ async def pending_answers(store: Store, session_id: str | None = None) -> list[P
         names = [info.session_id for info in await store.sessions(status="awaiting_human")]
     found: list[PendingAnswer] = []
     for name in names:
-        state = SessionState.of(visible_entries(await store.load(name)))
+        own = SessionState.of(visible_entries(await store.load(name)))
+        below = await _children_in(store, own, {name}) if session_id is not None else []
         found += [
-            PendingAnswer(session_id=name, run_id=state.run_id, asked=call.deferred)
+            PendingAnswer(session_id=home, run_id=state.run_id, asked=call.deferred)
+            for home, state in [(name, own), *below]
             for call in state.open_calls
-            if call.deferred is not None
+            if call.deferred is not None and call.child is None
         ]
     return found
 
 
 async def pending_calls(store: Store, session_id: str) -> list[PendingApproval]:
-    """What waits for a human in a session, oldest first."""
-    return pending_in(session_id, SessionState.of(visible_entries(await store.load(session_id))))
+    """What waits for a human in a session, and in the children that its calls wait for, oldest first."""
+    own = SessionState.of(visible_entries(await store.load(session_id)))
+    found = pending_in(session_id, own)
+    for child, state in await _children_in(store, own, {session_id}):
+        found += pending_in(child, state)
+    return sorted(found, key=lambda each: (each.requested_at, each.entry_id))
+
+
+async def home_of(store: Store, session_id: str, tool_call_id: str) -> str:
+    """The session in which a call waits: this one, or the child that has it."""
+    if await store.tail(session_id) is None:
+        return session_id
+    own = SessionState.of(await store.load(session_id))
+    if tool_call_id not in own.calls:
+        for child, state in await _children_in(store, own, {session_id}):
+            if tool_call_id in state.calls:
+                return child
+    return session_id
+
+
+async def _children_in(store: Store, state: SessionState, known: set[str]) -> list[tuple[str, SessionState]]:
+    """The sessions below the open calls of a run, and what their logs say."""
+    found: list[tuple[str, SessionState]] = []
+    for child in (call.child for call in state.open_calls if state.is_open):
+        if child is not None and child not in known and await store.tail(child) is not None:
+            known.add(child)
+            below = SessionState.of(visible_entries(await store.load(child)))
+            found += [(child, below), *await _children_in(store, below, known)]
+    return found
 
 
 async def record_decision(
