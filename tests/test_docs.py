@@ -81,7 +81,7 @@ def test_files_named_in_the_page_exist() -> None:
 def test_the_path_to_the_insert_is_the_one_that_is_drawn(tmp_path: Path) -> None:
     """Every frame of this package between a user's call and the statement that stores its first entries."""
     source = f"{ROOT / 'src' / 'turnlog'}{os.sep}"
-    hops = ("history/_session.py commit", "history/_worker.py submit", "history/sqlite/_engine.py _append")
+    hops = ("history/_session.py commit", "history/_worker.py submit", "history/sqlite/_store.py _append")
     found: dict[str, list[str]] = {}
 
     def note(frame: Any, event: str, _: object) -> None:

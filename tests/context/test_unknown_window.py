@@ -8,7 +8,7 @@ import pytest
 
 from turnlog import Agent, tool
 from turnlog.context import ContextOptions, Projection, ProjectionContext
-from turnlog.context._tokens import read_figures
+from turnlog.context._options import read_figures
 from turnlog.contract import AgentError, TokenUsage, encode
 from turnlog.history import MemoryStore
 from turnlog.models import ModelRequest

@@ -88,7 +88,7 @@ def test_every_value_of_the_contract_is_on_the_page() -> None:
     shown = {type(value) for value, _ in EXAMPLES.values()}
     shown |= {type(value.payload) for value, _ in EXAMPLES.values() if hasattr(value, "payload")}
     # Between two rooms, and in no log.
-    ports = ("turnlog.contract.ports", "turnlog.contract.runtime", "turnlog.contract.params")
+    ports = ("turnlog.contract.ports", "turnlog.contract.runtime", "turnlog.contract.models")
     apart = {cls for cls in STRUCTS if cls.__module__ in ports}
     assert set(STRUCTS) - shown - apart == set()
 

@@ -17,10 +17,10 @@ from turnlog.contract import (
     RunResult,
     TokenUsage,
     ToolPolicy,
+    cost_of,
 )
 from turnlog.history import MemoryStore, Session, verify
 from turnlog.loop import plan_retry, replay
-from turnlog.observe import cost_of
 from turnlog.testing import ScriptedModel, Turn, VirtualClock
 
 LOOK = Turn(tool_calls=[call("look", place="sea")])

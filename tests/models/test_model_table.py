@@ -10,14 +10,20 @@ import pytest
 
 import turnlog.contract
 from turnlog.context import lookup_limits
-from turnlog.contract import Feature, ModelInvocationDescriptor, TokenUsage, model_facts, model_prices
+from turnlog.contract import (
+    Feature,
+    ModelInvocationDescriptor,
+    TokenUsage,
+    cost_of,
+    model_facts,
+    model_prices,
+)
 from turnlog.models import Model, ScriptedModel
 from turnlog.models.anthropic import AnthropicModel
 from turnlog.models.bedrock import BedrockModel
 from turnlog.models.google import GoogleModel
 from turnlog.models.openai_chat import OpenAIChatModel
 from turnlog.models.openai_responses import OpenAIResponsesModel
-from turnlog.observe import cost_of
 
 ROOM = Path(turnlog.contract.__file__).parent
 

@@ -1,8 +1,6 @@
 """Entries in, request out, pure: sections and levels of detail, folds, pairing, budget, tokens."""
 
-from ._attach import input_sections, preview_result, result_sections
 from ._explain import ContextDiff, ContextView, diff_contexts, explain, gauge
-from ._grains import Grains, Vocabulary, extract_words, make_grains
 from ._lane import ContextStats, ModelContext, PictureCache
 from ._manager import (
     ContextBuildResult,
@@ -12,10 +10,14 @@ from ._manager import (
     ContextUpdateResult,
     ProjectionContext,
     Screen,
+    input_sections,
+    preview_result,
+    result_sections,
 )
 from ._options import ContextOptions, ModelLimits, fold_threshold, lookup_limits, smallest_limits
 from ._planner import MAX_OVERFLOW_STEPS, FoldPlanner, plan_fold
 from ._projection import Projection
+from ._render import Grains, Vocabulary, extract_words, make_grains
 from ._search import recall_search, recall_text
 from ._shrink import FoldDraft
 

@@ -9,8 +9,7 @@ from typing import NamedTuple
 
 from turnlog.contract import RECALL, Grain, TextPart, ToolCallPart
 
-from ._grains import Vocabulary, extract_words, first_bytes, last_bytes, make_grains
-from ._render import REDACTED, grain_text
+from ._render import REDACTED, Vocabulary, extract_words, first_bytes, grain_text, last_bytes, make_grains
 from ._units import InputUnit, OutputUnit, ResultsUnit, TextUnit, Unit
 
 PREFACE = f"[Earlier in this session, shortened. {RECALL} brings text back, by #number or by a query.]"

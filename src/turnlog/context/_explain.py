@@ -17,11 +17,10 @@ from turnlog.contract import (
 )
 
 from ._lane import ContextStats, ModelContext, wire_of
-from ._options import ContextOptions, fold_threshold
+from ._options import ContextOptions, fold_threshold, weigh
 from ._planner import FoldPlanner
 from ._projection import Projection
 from ._render import hidden_ids
-from ._tokens import weigh
 from ._units import InputUnit, OutputUnit, ResultsUnit, TextKind, TextUnit
 
 _TEXT_NAMES: dict[TextKind, str] = {

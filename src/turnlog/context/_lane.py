@@ -24,8 +24,7 @@ from turnlog.contract import (
     freeze,
 )
 
-from ._options import ContextOptions
-from ._tokens import weigh
+from ._options import ContextOptions, weigh
 from ._units import OutputUnit, ResultsUnit, Unit
 
 

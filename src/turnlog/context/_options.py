@@ -1,12 +1,25 @@
-"""Every number the room uses, in one value, and what a model allows. All limits are tokens of one
-estimator."""
+"""Every number the room uses, in one value; what a model allows; and how many tokens a wire takes. All limits
+are tokens of one estimator."""
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterable
-from typing import NamedTuple, TypeAlias
+from typing import Any, NamedTuple, TypeAlias, cast
 
-from turnlog.contract import AgentError, ModelInvocationDescriptor, Value, model_facts
+from turnlog.contract import (
+    AgentError,
+    ImagePart,
+    Message,
+    ModelCallFailedEntry,
+    ModelCallStartedEntry,
+    ModelInvocationDescriptor,
+    ModelOutputEntry,
+    ToolCallPart,
+    ToolResultPart,
+    Value,
+    model_facts,
+)
 
 
 class ContextOptions(Value, frozen=True, kw_only=True):
@@ -117,3 +130,156 @@ def fold_threshold(options: ContextOptions, limits: ModelLimits) -> int:
     if limits.price_step is not None:
         bounds.append(options.price_share * limits.price_step)
     return int(min(bounds))
+
+
+# ── tokens: bytes over a ratio that corrects itself by what the provider reports ──
+
+_CORRECTION = (0.2, 5.0)
+"""How far the correction may go: beyond that the report is about something else than our text."""
+
+
+class TokenMeter:
+    """A fold over calls and answers, one correction per model.
+
+    An estimate is recorded before each call and the provider's count after it; their quotient corrects
+    the next estimate, so the error never grows beyond what was added since the last answer.
+    """
+
+    __slots__ = ("_factors", "_options", "_waiting")
+
+    def __init__(self, options: ContextOptions) -> None:
+        self._options = options
+        self._factors: dict[ModelInvocationDescriptor, float] = {}
+        self._waiting: tuple[ModelInvocationDescriptor, int] | None = None
+
+    def call_started(self, entry: ModelCallStartedEntry) -> None:
+        estimate = entry.payload.estimated_tokens
+        self._waiting = (entry.payload.target, estimate) if estimate else None
+
+    def call_answered(self, entry: ModelOutputEntry) -> None:
+        waiting, self._waiting = self._waiting, None
+        if waiting is None or waiting[0] != entry.payload.invocation:
+            return
+        reported = reported_input(entry.payload.message.meta)
+        if reported:
+            target, estimate = waiting
+            factor = self.factor(target) * reported / estimate
+            self._factors[target] = min(max(factor, _CORRECTION[0]), _CORRECTION[1])
+
+    def factor(self, target: ModelInvocationDescriptor | None) -> float:
+        if target is None:
+            return next(reversed(self._factors.values()), 1.0)
+        return self._factors.get(target, 1.0)
+
+    def tokens(self, weight: float, target: ModelInvocationDescriptor | None = None) -> int:
+        return int(weight / self._options.bytes_per_token * self.factor(target))
+
+    def weight(self, tokens: float, target: ModelInvocationDescriptor | None = None) -> int:
+        """The bytes that ``tokens`` allow."""
+        return int(tokens * self._options.bytes_per_token / self.factor(target))
+
+
+def reported_input(meta: dict[str, Any] | None) -> int:
+    """The input tokens that an answer's usage reports; 0 when it does not."""
+    usage: Any = meta.get("usage") if meta else None
+    if not isinstance(usage, dict):
+        return 0
+    counts = cast("dict[str, Any]", usage)
+    found = counts.get("inputTokens") or counts.get("input_tokens") or 0
+    return found if isinstance(found, int) and found > 0 else 0
+
+
+def weigh(message: Message, size: int, options: ContextOptions) -> int:
+    """``size`` bytes of wire as bytes of text: a picture counts by its tokens, a call's arguments once."""
+    for part in message.parts:
+        if type(part) is ToolCallPart:
+            size -= len(part.payload.raw_args_text)
+        elif type(part) is ImagePart:
+            size += _image_weight(part, options)
+        elif type(part) is ToolResultPart and isinstance(part.payload.content, list):
+            for inner in part.payload.content:
+                if type(inner) is ImagePart:
+                    size += _image_weight(inner, options)
+    return size
+
+
+def _image_weight(part: ImagePart, options: ContextOptions) -> int:
+    return int(options.image_tokens * options.bytes_per_token) - len(part.payload.data or "")
+
+
+# ── windows that nobody stated, learned from the prompts that a provider refused ──
+
+_FIGURE = r"(\d(?:[\d,_]*\d)?)"
+_LIMITS = tuple(
+    re.compile(pattern, re.IGNORECASE)
+    for pattern in (
+        rf"[<>]=?\s*{_FIGURE}",
+        rf"\[\s*\d+\s*,\s*{_FIGURE}\s*\]",
+        rf"(?:less than|at most|n_ctx)\W{{1,4}}{_FIGURE}",
+        rf"(?:maximum|max|limit|context[ _](?:length|window|size))\b[^\d.;]{{0,50}}?{_FIGURE}",
+        rf"{_FIGURE}\s*(?:tokens?\s*)?(?:maximum|max|limit|allowed)\b",
+    )
+)
+_PLAUSIBLE = range(500, 20_000_000)
+
+
+class Refusal(NamedTuple):
+    """The most a model takes: ``tokens`` in its own count, ``weight`` in our bytes; None where unknown."""
+
+    tokens: int | None
+    weight: int | None
+
+
+class LearnedWindows:
+    """A fold over calls and refusals. The smallest that was learned of a model holds."""
+
+    __slots__ = ("_asked", "_found")
+
+    def __init__(self) -> None:
+        self._found: dict[ModelInvocationDescriptor, Refusal] = {}
+        self._asked: tuple[ModelInvocationDescriptor, int] | None = None
+
+    def call_started(self, entry: ModelCallStartedEntry, meter: TokenMeter) -> None:
+        target, estimate = entry.payload.target, entry.payload.estimated_tokens
+        self._asked = (target, meter.weight(estimate, target) if estimate else 0)
+
+    def call_failed(self, entry: ModelCallFailedEntry) -> None:
+        error, asked = entry.payload.error, self._asked
+        if asked is None or error.code != "ModelContextOverflow":
+            return
+        target, weight = asked
+        tokens, counted = read_figures(error.message)
+        if tokens is not None and counted is not None:
+            weight = int(weight * tokens / counted)
+        before = self._found.get(target, Refusal(None, None))
+        self._found[target] = Refusal(_least(before.tokens, tokens), _least(before.weight, weight or None))
+
+    def window(self, targets: Iterable[ModelInvocationDescriptor], meter: TokenMeter) -> int | None:
+        """The smallest window learned of these models, in tokens of the estimator."""
+        found: list[int] = []
+        for target in targets:
+            refusal = self._found.get(target)
+            if refusal is not None and refusal.tokens is not None:
+                found.append(refusal.tokens)
+            if refusal is not None and refusal.weight is not None:
+                found.append(meter.tokens(refusal.weight, target))
+        return min(found, default=None)
+
+
+def read_figures(message: str) -> tuple[int | None, int | None]:
+    """The window that a refusal names, and the count of the refused prompt, where it names them."""
+    for pattern in _LIMITS:
+        for found in pattern.finditer(message):
+            limit = _number(found.group(1))
+            if limit in _PLAUSIBLE:
+                larger = (number for number in map(_number, re.findall(_FIGURE, message)) if number > limit)
+                return limit, next(larger, None)
+    return None, None
+
+
+def _number(text: str) -> int:
+    return int(text.replace(",", "").replace("_", ""))
+
+
+def _least(left: int | None, right: int | None) -> int | None:
+    return left if right is None or (left is not None and left < right) else right

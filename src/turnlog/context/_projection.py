@@ -35,11 +35,9 @@ from turnlog.contract import (
 )
 
 from ._fold import apply_fold
-from ._grains import Vocabulary
 from ._lane import Head, Lane, ModelContext, make_head
-from ._options import ContextOptions
-from ._render import REDACTED, hidden_ids
-from ._tokens import LearnedWindows, TokenMeter
+from ._options import ContextOptions, LearnedWindows, TokenMeter
+from ._render import REDACTED, Vocabulary, hidden_ids
 from ._units import LIVE, InputUnit, OutputUnit, ResultsUnit, TextKind, TextUnit, Unit
 
 RUNTIME = "[Runtime]"

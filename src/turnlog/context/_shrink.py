@@ -10,10 +10,9 @@ from turnlog.contract import Fold, FoldItem, FoldSegment, Grain, ModelInvocation
 
 from ._digest import Line, cap_words, digest_units, grain_of, render_lines, shrink_lines
 from ._fold import apply_fold, can_cut, is_settled, without_screens
-from ._grains import Vocabulary, excerpt
 from ._lane import unit_weight
 from ._projection import Projection
-from ._render import grain_text
+from ._render import Vocabulary, excerpt, grain_text
 from ._units import RANK, InputUnit, Level, OutputUnit, ResultsUnit, TextUnit, Unit
 
 FoldReason: TypeAlias = Literal["threshold", "cold", "turn_end", "overflow", "manual"]

@@ -9,8 +9,7 @@ from __future__ import annotations
 from typing import ClassVar, Generic, Literal, TypeAlias, get_args
 
 from ._base import JsonObject, P, Value
-from .run import ModelInvocationDescriptor
-from .tools import TokenUsage
+from .run import ModelInvocationDescriptor, TokenUsage
 
 FINISH_REASONS: tuple[str, ...] = (
     "stop",

@@ -11,10 +11,19 @@ from msgspec.structs import force_setattr
 
 from ._base import JsonObject, P, Seq, Value, payload_type
 from .errors import ErrorInfo
-from .messages import Message, TextPart
-from .run import LoopLimits, ModelInvocationDescriptor, OutputMode, RetryPolicy, ToolPolicy
-from .sections import Grain, LevelOfDetailSections
-from .tools import TokenUsage, ToolCallResult, ToolChoice, ToolSpec, ToolStatus
+from .messages import Grain, LevelOfDetailSections, Message, TextPart
+from .run import (
+    LoopLimits,
+    ModelInvocationDescriptor,
+    OutputMode,
+    RetryPolicy,
+    TokenUsage,
+    ToolCallResult,
+    ToolChoice,
+    ToolPolicy,
+    ToolSpec,
+    ToolStatus,
+)
 
 
 class _Entry(Value, Generic[P], frozen=True, kw_only=True, tag_field="kind"):

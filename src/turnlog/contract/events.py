@@ -13,8 +13,7 @@ from . import deltas
 from ._base import JsonObject, Value
 from .errors import ErrorInfo
 from .messages import Message
-from .run import ModelInvocationDescriptor, RunResult, RunStatus
-from .tools import ToolStatus
+from .run import ModelInvocationDescriptor, RunResult, RunStatus, ToolStatus
 
 D = TypeVar("D", bound=deltas.MessageDelta)
 

@@ -1,4 +1,7 @@
-"""Messages: a role and its ordered parts. The six kinds of part are a closed, versioned set."""
+"""Messages: a role and its ordered parts. The six kinds of part are a closed, versioned set.
+
+With a message go its grains: what it shrinks to at a fold.
+"""
 
 from __future__ import annotations
 
@@ -12,7 +15,6 @@ from msgspec.structs import force_setattr
 
 from ._base import FILLED_IN, JsonObject, P, Value, check_meta, find_unjson, freeze
 from .errors import AgentError
-from .sections import OWN_SECTIONS, Section, to_plain_text
 
 
 class Text(Value, frozen=True, kw_only=True):
@@ -321,3 +323,69 @@ def is_empty_answer(message: Message, finish_reason: str) -> bool:
         if finish_reason == "pause" or (part.kind == "text" and ("block" in data or "item" in data)):
             return False
     return True
+
+
+# ── three grains of one text, each an ordered list of (key, text) sections ──
+
+Grain: TypeAlias = Literal["live", "summary", "gist"]
+Section: TypeAlias = tuple[str, str]
+
+LIVE_SCREEN = "[LiveScreen]"
+"""Key of the section that shows what widgets changed."""
+
+HINTS = "[Hints]"
+"""Key of the section that shows runtime hints that changed."""
+
+APPROVAL = "[Approval]"
+"""Key of the section that says that a human changed a call before it ran."""
+
+OWN_SECTIONS = frozenset({LIVE_SCREEN, HINTS, APPROVAL})
+"""Keys that the runtime adds by itself; all others were given with the input or the result."""
+
+
+class LevelOfDetailSections(Value, frozen=True, kw_only=True):
+    """``live`` as it was written; ``summary`` and ``gist`` are what it shrinks to at a fold."""
+
+    live: list[Section]
+    summary: list[Section]
+    gist: list[Section]
+
+    @classmethod
+    def create_uniform(cls, sections: Sequence[Section]) -> LevelOfDetailSections:
+        """The same sections at every grain."""
+        return cls(live=list(sections), summary=list(sections), gist=list(sections))
+
+    def get_sections(self, grain: Grain) -> list[Section]:
+        match grain:
+            case "live":
+                return self.live
+            case "summary":
+                return self.summary
+            case "gist":
+                return self.gist
+
+    def with_live_section(self, key: str, text: str) -> LevelOfDetailSections:
+        """Self with ``key`` set in the live grain: replaced in place, or added at the end."""
+        if try_get_section(self.live, key) is None:
+            live = [*self.live, (key, text)]
+        else:
+            live = [(name, text if name == key else body) for name, body in self.live]
+        return LevelOfDetailSections(live=live, summary=self.summary, gist=self.gist)
+
+
+def try_get_section(sections: Sequence[Section], key: str) -> str | None:
+    for name, text in sections:
+        if name == key:
+            return text
+    return None
+
+
+def without_live_screen(sections: Sequence[Section]) -> tuple[list[Section], str | None]:
+    """The sections without the LiveScreen, and the LiveScreen."""
+    rest = [section for section in sections if section[0] != LIVE_SCREEN]
+    return rest, try_get_section(sections, LIVE_SCREEN)
+
+
+def to_plain_text(sections: Sequence[Section]) -> str:
+    """Sections in order, each key as a Markdown heading; an empty key has none."""
+    return "\n\n".join(f"# {key}\n\n{text}" if key else text for key, text in sections)

@@ -11,6 +11,9 @@ from collections.abc import Sequence
 from functools import cache, lru_cache
 from typing import Any, Literal, NamedTuple, TypeAlias
 
+from ._base import JsonObject, Value
+from .run import ModelInvocationDescriptor, TokenUsage
+
 Thinks: TypeAlias = Literal["never", "when asked", "by default", "always"]
 
 Feature: TypeAlias = Literal[
@@ -171,3 +174,56 @@ def _row(words: Sequence[str]) -> _Row:
 def _prices(numbers: list[float | None]) -> Prices | None:
     read, cached, written, answered = numbers
     return None if read is None else Prices(read, cached, written, answered or 0.0)
+
+
+# ── what is sent to one, and what it costs ──
+
+
+class ModelParams(Value, frozen=True, kw_only=True):
+    """What is sent with the calls of a run. A field that is not given is left to the model's configuration.
+
+    ``thinking`` is a budget in tokens or a word (``low``, ``high``, ``adaptive``, ``disabled``, …), as the
+    model takes it. ``extra`` holds the provider's own parameters, as its adapter documents them.
+    """
+
+    temperature: float | None = None
+    max_tokens: int | None = None
+    top_p: float | None = None
+    stop_sequences: list[str] | None = None
+    seed: int | None = None
+    thinking: int | str | None = None
+    extra: JsonObject | None = None
+
+    def to_fields(self) -> JsonObject:
+        """Keyword arguments of ``Model.stream``: those that are set, the provider's own among them."""
+        given = {name: getattr(self, name) for name in self.__struct_fields__ if name != "extra"}
+        return {**{name: value for name, value in given.items() if value is not None}, **(self.extra or {})}
+
+
+_LISTED_UNDER = {
+    "bedrock": ("aws",),
+    "xai": ("x-ai",),
+    "moonshot": ("moonshotai",),
+    "azure": ("azure", "openai"),
+    "zai": ("zai", "zhipuai"),
+}
+"""Our names of providers where the table has others; the first one that knows a model decides."""
+
+
+def cost_of(target: ModelInvocationDescriptor, usage: TokenUsage) -> float | None:
+    """US dollars for ``usage`` of ``target``, or None when its price is not known.
+
+    A model's name alone is not enough: a server of one's own may use it too.
+    """
+    cached, written = usage.cached_input_tokens or 0, usage.cache_write_tokens or 0
+    plain = usage.input_tokens - cached - written
+    if min(plain, cached, written, usage.output_tokens) < 0:
+        return None  # counts that cannot be, as some servers send
+    for provider in _LISTED_UNDER.get(target.provider_id, (target.provider_id,)):
+        prices = model_prices(provider, target.model, usage.input_tokens)
+        if prices is not None:
+            total = plain * prices.input + usage.output_tokens * prices.output
+            total += cached * (prices.input if prices.cached is None else prices.cached)
+            total += written * (prices.input if prices.written is None else prices.written)
+            return total / 1_000_000
+    return None

@@ -10,17 +10,17 @@ from typing import TYPE_CHECKING
 from .._lazy import lazy
 
 if TYPE_CHECKING:
+    from ._appends import attach_images as attach_images
     from ._appends import check_input as check_input
+    from ._appends import named_blobs as named_blobs
+    from ._appends import refuse_calls as refuse_calls
     from ._blank import PLACEHOLDER as PLACEHOLDER
-    from ._blobs import attach_images as attach_images
-    from ._blobs import named_blobs as named_blobs
     from ._export import export_jsonl as export_jsonl
     from ._export import fork as fork
     from ._export import import_jsonl as import_jsonl
     from ._memory import MemoryStore as MemoryStore
     from ._purge import purge as purge
     from ._purge import purge_scope as purge_scope
-    from ._scrub import refuse_calls as refuse_calls
     from ._session import Session as Session
     from ._session import Subscriber as Subscriber
     from ._session import seal_entries as seal_entries
@@ -48,15 +48,13 @@ else:
     __getattr__, __dir__ = lazy(
         __name__,
         {
-            "._appends": "check_input",
+            "._appends": "attach_images check_input named_blobs refuse_calls",
             "._blank": "PLACEHOLDER",
-            "._blobs": "attach_images named_blobs",
             "._export": "export_jsonl fork import_jsonl",
             ".jsonl": "JsonlStore",
             "._memory": "MemoryStore",
             ".postgres": "PostgresStore",
             "._purge": "purge purge_scope",
-            "._scrub": "refuse_calls",
             "._session": "Session Subscriber seal_entries",
             "._state": "BY_CHILD CallState SessionState may_hold_images pending_in usage_of",
             ".sqlite": "SqliteStore",

@@ -1,46 +1,66 @@
-"""The one way into the log: a method for each thing that can have happened."""
+"""The one way into the log: a method for each thing that can have happened. The bytes of images are kept
+apart, and secrets masked."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import base64
+import binascii
+import re
+from collections.abc import Iterable, Sequence
 from typing import Literal
 
 import msgspec
 
 from ..contract import (
+    HELD_SECRET,
     AgentError,
     ApprovalDecided,
     ApprovalRequested,
     BranchSummary,
     CompactionSummary,
     Custom,
+    CustomEntry,
     DeltaBatch,
     Entry,
     EntryPayload,
+    FileRefPart,
     Fold,
+    Image,
+    ImagePart,
     JsonObject,
     LevelOfDetailSections,
     Message,
     MessageDelta,
+    MessagePart,
     ModelCallFailed,
     ModelCallStarted,
     ModelChange,
     ModelInput,
+    ModelInputEntry,
     ModelOutput,
+    ModelOutputEntry,
     Purge,
     Redaction,
     RunEnded,
     RunStarted,
     RuntimeInit,
+    Secrets,
+    Store,
     SystemPrompt,
+    TextPart,
     ToolAnswered,
     ToolDeferred,
     ToolOutcome,
+    ToolResultPart,
     ToolResults,
+    ToolResultsEntry,
     ToolsChange,
     ToolSpec,
     ToolStarted,
     WidgetEvent,
+    decode,
+    digest,
+    encode,
     find_unjson,
     is_empty_answer,
     tool_result_part,
@@ -393,3 +413,142 @@ def _check_json(what: str, data: JsonObject) -> None:
 
 def invalid(message: str) -> AgentError:
     return AgentError("InvalidEntry", message)
+
+
+# ── images: their bytes live beside the log, once each; entries name them ──
+
+PREFIX = "blob:"
+_NAME = re.compile(r"blob:(sha256-[0-9a-f]{64})")
+_replace = msgspec.structs.replace
+
+
+def detach_images(message: Message, found: dict[str, bytes]) -> Message:
+    """``message`` with image data replaced by names; the bytes go into ``found`` by name."""
+    if not any(_holds_data(part) for part in message.parts):
+        return message
+    return _replace(message, parts=[_detach(part, found) for part in message.parts])
+
+
+def named_blobs(entry: Entry) -> set[str]:
+    """Names of the stored bytes that belong to an entry: its images, outputs that were kept apart, and what
+    a host's own entry names as ``blob:sha256-…``."""
+    if isinstance(entry, CustomEntry):
+        return set(_NAME.findall(encode(entry.payload.data).decode()))
+    if not isinstance(entry, ModelInputEntry | ModelOutputEntry | ToolResultsEntry):
+        return set()
+    found: set[str] = set()
+    for part in entry.payload.message.parts:
+        content = part.payload.content if isinstance(part, ToolResultPart) else [part]
+        for inner in content if isinstance(content, list) else ():
+            if isinstance(inner, ImagePart) and (inner.payload.url or "").startswith(PREFIX):
+                found.add((inner.payload.url or "").removeprefix(PREFIX))
+    if isinstance(entry, ToolResultsEntry):
+        found |= {outcome.artifact for outcome in entry.payload.outcomes if outcome.artifact is not None}
+    return found
+
+
+async def attach_images(store: Store, message: Message) -> Message:
+    """``message`` with the bytes of its images in place again, as a provider wants them."""
+    parts = [await _attach(store, part) for part in message.parts]
+    return message if parts == message.parts else _replace(message, parts=parts)
+
+
+def _holds_data(part: MessagePart) -> bool:
+    if isinstance(part, ImagePart):
+        return part.payload.data is not None
+    if isinstance(part, ToolResultPart) and isinstance(part.payload.content, list):
+        return any(isinstance(inner, ImagePart) and inner.payload.data for inner in part.payload.content)
+    return False
+
+
+def _detach(part: MessagePart, found: dict[str, bytes]) -> MessagePart:
+    if isinstance(part, ImagePart):
+        return _detach_one(part, found)
+    if isinstance(part, ToolResultPart) and isinstance(part.payload.content, list):
+        content = _each_image(part.payload.content, found)
+        return _replace(part, payload=_replace(part.payload, content=content))
+    return part
+
+
+def _each_image(
+    parts: Sequence[TextPart | ImagePart | FileRefPart], found: dict[str, bytes]
+) -> list[TextPart | ImagePart | FileRefPart]:
+    return [_detach_one(part, found) if isinstance(part, ImagePart) else part for part in parts]
+
+
+def _detach_one(part: ImagePart, found: dict[str, bytes]) -> ImagePart:
+    if part.payload.data is None:
+        return part
+    try:
+        data = base64.b64decode(part.payload.data, validate=True)
+    except (binascii.Error, ValueError) as error:
+        raise AgentError(
+            "InvalidMessage", f"an image's data is not base64: {error}; encode the bytes", cause=error
+        ) from error
+    name = f"sha256-{digest(data)}"
+    found[name] = data
+    image = part.payload
+    named = Image(mime_type=image.mime_type, url=PREFIX + name, provider_data=image.provider_data)
+    return ImagePart(payload=named)
+
+
+async def _attach(store: Store, part: MessagePart) -> MessagePart:
+    if isinstance(part, ImagePart):
+        return await _attach_one(store, part)
+    if isinstance(part, ToolResultPart) and isinstance(part.payload.content, list):
+        content = [
+            await _attach_one(store, inner) if isinstance(inner, ImagePart) else inner
+            for inner in part.payload.content
+        ]
+        return _replace(part, payload=_replace(part.payload, content=content))
+    return part
+
+
+async def _attach_one(store: Store, part: ImagePart) -> ImagePart:
+    url = part.payload.url
+    if url is None or not url.startswith(PREFIX):
+        return part
+    data = base64.b64encode(await store.get_blob(url.removeprefix(PREFIX))).decode()
+    image = part.payload
+    return ImagePart(payload=Image(mime_type=image.mime_type, data=data, provider_data=image.provider_data))
+
+
+# ── secrets: none reaches the log, and no call runs with arguments that were masked ──
+
+
+def scrub_payload(payload: EntryPayload, secrets: Secrets) -> EntryPayload:
+    """``payload`` with every secret masked, wherever in it a text stands.
+
+    Arguments that run are never altered: a call that a model made with a secret is marked as one not to be
+    run, and a decision that puts one into a call is refused as ``ApprovalInvalid``.
+    """
+    plain = msgspec.json.decode(encode(payload))
+    masked = decode(encode(secrets.scrub_json(plain)), type(payload))
+    if isinstance(payload, ApprovalDecided) and isinstance(masked, ApprovalDecided):
+        _check_decision(payload, masked)
+    if isinstance(payload, ModelOutput) and isinstance(masked, ModelOutput):
+        held = [
+            call.payload.tool_call_id
+            for call, hidden in zip(payload.message.tool_calls, masked.message.tool_calls, strict=True)
+            if call.payload != hidden.payload
+        ]
+        return _replace(masked, message=refuse_calls(masked.message, held))
+    return masked
+
+
+def _check_decision(decided: ApprovalDecided, masked: ApprovalDecided) -> None:
+    if decided.arguments != masked.arguments:
+        raise AgentError(
+            "ApprovalInvalid",
+            f"the changed arguments of call {decided.tool_call_id} hold a secret of this agent, which the "
+            "log may not keep; change them without it",
+        )
+
+
+def refuse_calls(message: Message, call_ids: Iterable[str]) -> Message:
+    """Mark calls of ``message`` that are not to be run: their arguments held a secret."""
+    errors = dict.fromkeys(call_ids, HELD_SECRET)
+    if not errors:
+        return message
+    meta = message.meta or {}
+    return _replace(message, meta={**meta, "parse_errors": {**meta.get("parse_errors", {}), **errors}})

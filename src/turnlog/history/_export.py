@@ -35,7 +35,7 @@ from ..contract import (
     tool_result_part,
 )
 from ..system import SystemClock, SystemIds
-from ._blobs import named_blobs
+from ._appends import named_blobs
 from ._purge import blank_body, trim_body
 from ._session import Session, seal_entries
 from ._upcast import decode_log, header_version

@@ -20,6 +20,9 @@ from ..contract import (
     read_envelope,
 )
 from ._base import (
+    NOT_DUE,
+    Listed,
+    Query,
     check_batch,
     check_free,
     exists_already,
@@ -30,9 +33,9 @@ from ._base import (
     no_blob,
     not_found,
     tail_of,
+    with_digest,
 )
 from ._blank import blobs_in, title_of
-from ._listing import NOT_DUE, Listed, Query, with_digest
 from ._rows import Controls, LeaseRow, RowStore
 
 T = TypeVar("T")

@@ -8,8 +8,7 @@ from typing import TypeVar
 import msgspec
 
 from ..contract import Control, JsonObject, Lease, LeaseHolder
-from ._base import ANSWER_KEPT, check_control, check_session_id, fenced, leased
-from ._listing import StoreBase, exact_time
+from ._base import ANSWER_KEPT, StoreBase, check_control, check_session_id, exact_time, fenced, leased
 
 T = TypeVar("T")
 

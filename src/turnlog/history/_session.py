@@ -39,10 +39,8 @@ from ..contract import (
     owned_secrets,
     seal,
 )
-from ._appends import Appends
+from ._appends import Appends, detach_images, scrub_payload
 from ._base import check_session_id, not_found
-from ._blobs import detach_images
-from ._scrub import scrub_payload
 from ._state import SessionState, digest_of
 from ._views import AgentState, Transcript, visible_entries
 

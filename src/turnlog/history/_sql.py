@@ -27,8 +27,13 @@ from ..contract import (
 )
 from ._base import (
     ANSWER_KEPT,
+    NOT_DUE,
+    Listed,
+    Query,
+    StoreBase,
     check_batch,
     check_free,
+    exact_time,
     exists_already,
     fenced,
     fork_beyond,
@@ -39,9 +44,9 @@ from ._base import (
     no_entry,
     not_found,
     tail_of,
+    with_digest,
 )
 from ._blank import blobs_in, title_of
-from ._listing import NOT_DUE, Listed, Query, StoreBase, exact_time, with_digest
 
 T = TypeVar("T")
 Script: TypeAlias = Generator[tuple[str, Sequence[Any]], list[Any], T]

@@ -35,9 +35,9 @@ from ._appends import (
     check_run_end,
     check_run_start,
     check_tool_start,
+    named_blobs,
 )
 from ._blank import blank_payload
-from ._blobs import named_blobs
 from ._state import SessionState
 from ._upcast import decode_log
 from ._views import redacted_ids

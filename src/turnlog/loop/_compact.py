@@ -30,11 +30,12 @@ from turnlog.contract import (
     RequestMetadata,
     Store,
     ToolChoice,
+    cost_of,
     text_part,
 )
 from turnlog.history import Session, attach_images, may_hold_images, visible_entries
 from turnlog.models import Model
-from turnlog.observe import cost_of, get_logger
+from turnlog.observe import get_logger
 from turnlog.system import SystemClock, SystemIds
 from turnlog.widgets import Widget, WorkspaceWidget
 

@@ -41,6 +41,7 @@ from turnlog.contract import (
     ToolCallArgsDelta,
     ToolChoice,
     ToolSpec,
+    cost_of,
     is_empty_answer,
     is_guardable,
     owned_secrets,
@@ -48,7 +49,7 @@ from turnlog.contract import (
 )
 from turnlog.history import CallState, SessionState, refuse_calls
 from turnlog.models import Model, PromptPart
-from turnlog.observe import cost_of, get_logger
+from turnlog.observe import get_logger
 from turnlog.tools import ToolAnswer
 
 from ._budget import Budget, Spent

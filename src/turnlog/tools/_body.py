@@ -15,10 +15,9 @@ from typing import Any, NamedTuple, TypeVar, cast
 
 from turnlog.contract import Clock
 
-from ._answer import ToolAnswer, ToolError, failure
+from ._answer import ToolAnswer, ToolError, Unserialisable, failure
 from ._context import Channel, ToolContext
 from ._render import Collector, render
-from ._text import Unserialisable
 from ._tool import Tool
 
 T = TypeVar("T")

@@ -23,7 +23,7 @@ from typing import (
 from turnlog.contract import AgentError, Clock, JsonObject, Runtime, WidgetEvent, find_unjson
 from turnlog.system import SystemClock
 
-from ._text import Unserialisable, clean, clean_json, shorten
+from ._answer import Unserialisable, clean, clean_json, shorten
 
 if TYPE_CHECKING:
     from typing_extensions import TypeVar

@@ -14,14 +14,13 @@ from typing import Any, Literal
 from turnlog.contract import HELD_SECRET, AgentError, Clock, JsonObject, ToolCallRequest, parse_arguments
 from turnlog.system import SystemClock
 
-from ._answer import ToolAnswer, ToolError, failure, in_words
+from ._answer import ToolAnswer, ToolError, clean, failure, in_words
 from ._body import Body, Threads, race
 from ._context import ToolContext, changed, no_runtime, opened
 from ._options import DEFAULT_TIMEOUT, NOT_RUN, Reconcile
 from ._registry import Registry
 from ._render import cut
 from ._signature import is_async
-from ._text import clean
 from ._tool import Bound, Tool, invalid_text
 
 _log = logging.getLogger("turnlog.tools")

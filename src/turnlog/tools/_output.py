@@ -12,9 +12,8 @@ from typing import TYPE_CHECKING, Any, Generic, TypeAlias, TypeVar, overload
 
 from turnlog.contract import JsonObject, JsonValue, parse_arguments
 
-from ._answer import ToolError
+from ._answer import ToolError, clean
 from ._schema import normalise, resolve_ref
-from ._text import clean
 
 if TYPE_CHECKING:
     from ._typed import Typed

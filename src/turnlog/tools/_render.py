@@ -11,8 +11,17 @@ import msgspec
 
 from turnlog.contract import FileRefPart, Image, ImagePart, JsonObject, TextPart, text_part
 
-from ._answer import Content, Deferral, ResultPart, ToolAnswer, ToolResult
-from ._text import Unserialisable, clean, clean_bytes, clean_json
+from ._answer import (
+    Content,
+    Deferral,
+    ResultPart,
+    ToolAnswer,
+    ToolResult,
+    Unserialisable,
+    clean,
+    clean_bytes,
+    clean_json,
+)
 
 NO_OUTPUT = "(no output)"
 IMAGE_LIMIT = 20_000_000

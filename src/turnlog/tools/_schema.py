@@ -13,7 +13,7 @@ import msgspec
 
 from turnlog.contract import JsonObject
 
-from ._text import shorten
+from ._answer import shorten
 
 _ORDER = (
     "$schema", "$id", "$ref", "type", "description", "const", "enum", "format", "contentEncoding", "pattern",

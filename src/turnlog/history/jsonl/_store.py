@@ -18,8 +18,7 @@ from ...contract import (
     Tail,
 )
 from ...contract import digest as hash_of
-from .._base import absolute, check_batch, check_session_id, remember, tail_of
-from .._listing import NOT_DUE, Listed, Query
+from .._base import NOT_DUE, Listed, Query, absolute, check_batch, check_session_id, remember, tail_of
 from .._rows import Controls, LeaseRow, RowStore
 from .._worker import Worker
 from ._file import check_lines
