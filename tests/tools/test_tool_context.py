@@ -155,11 +155,10 @@ async def test_a_context_hands_out_nothing_internal() -> None:
         return "done"
 
     await run(look, ToolContext(on_progress=lambda text, data: None))
-    facts = (
-        "agent answers attempt clock deps idempotency_key run_id runtime session_id tool_call_id tool_name"
-    )
-    ways = "cancelled emit on_progress progress require_runtime"
-    assert seen == sorted(f"{facts} {ways}".split())
+    facts = "agent answers attempt clock deps idempotency_key journal run_id runtime session_id"
+    named = "tool_call_id tool_name"
+    ways = "cancelled emit on_progress progress require_journal require_runtime"
+    assert seen == sorted(f"{facts} {named} {ways}".split())
     assert ToolContext(on_progress=lambda text, data: None).on_progress is None, "no way to the listener"
 
 

@@ -206,6 +206,7 @@ from .run import ToolSpec as ToolSpec
 from .run import ToolStatus as ToolStatus
 from .run import check_transition as check_transition
 from .run import request_of as request_of
+from .runtime import FILE_CHANGED as FILE_CHANGED
 from .runtime import Command as Command
 from .runtime import EndReason as EndReason
 from .runtime import ExecutionEnv as ExecutionEnv

@@ -16,6 +16,10 @@ Command: TypeAlias = str | Sequence[str]
 EndReason: TypeAlias = Literal["exited", "killed", "timed_out", "memory", "processes", "output"]
 
 
+FILE_CHANGED = "file_changed"
+"""The name of the custom entry that announces a change of a file, with what it held before."""
+
+
 class ExecutionEnv(Value, frozen=True, kw_only=True):
     """What commands and file actions may do. None as a limit means none.
 

@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     from ._handle import Session as Session
     from ._handle import StoredSession as StoredSession
     from ._handle import open_session as open_session
+    from ._journal import Undone as Undone
     from ._loop import AgentLoop as AgentLoop
     from ._map import Batch as Batch
     from ._map import Mapped as Mapped
@@ -65,6 +66,7 @@ else:
             "._compact": "compact_session",
             "._decide": "decide plan_retry",
             "._ports": "Hooks RunIds",
+            "._journal": "Undone",
             "._loop": "AgentLoop",
             "._map": "Batch Mapped",
             "._folds": "Memory",

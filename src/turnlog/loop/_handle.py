@@ -28,6 +28,7 @@ from turnlog.history import AgentState, export_jsonl, messages_of, visible_entri
 from turnlog.models import Model, ModelConfig, ModelRequest
 from turnlog.tools import OutputType, ToolExecutor, ToolRegistry
 
+from ._journal import Undone
 from ._loop import AgentLoop
 from ._open_sessions import LoopParts
 from ._options import (
@@ -156,6 +157,13 @@ class StoredSession:
         call_id = call if isinstance(call, str) else call.tool_call_id
         home = await home_of(self._store, self.session_id, call_id)
         await self._loop.control.answer(home, call_id, content, is_error=is_error, by=by)
+
+    async def undo(self) -> Undone | None:
+        """Put the files that the newest turn changed with the built-in tools back to what they were before
+        it; called again, those of the turn before. None when there is nothing to undo. What commands
+        changed stays. Raises ``RuntimeExecutionError``, with nothing undone, when a file was changed by
+        something else since, and ``SessionBusy`` while a run is open."""
+        return await self._loop.undo(self.session_id)
 
     # ── looking back ──
 

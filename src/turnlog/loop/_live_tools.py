@@ -38,6 +38,7 @@ from turnlog.tools import AgentInfo, Executor, GivenAnswer, Registry, Tool, Tool
 
 from ._budget import ChildBody, child_session
 from ._folds import SHARE, SessionShare
+from ._journal import SessionJournal
 from ._output import LiveOutput, final_tool, is_final
 from ._phases import request_for
 from ._ports import Answer, Ask, Finished, Judgement, Progress, Start, ToolNews, inside
@@ -257,6 +258,7 @@ class LiveTools:
             agent=AgentInfo(world.agent_name),
             deps=world.deps,
             runtime=world.runtime,
+            journal=SessionJournal(world.share, world.secrets) if world.share is not None else None,
             clock=world.clock,
             on_progress=progress,
         )

@@ -29,6 +29,7 @@ from ._control import RunControl
 from ._decide import time_spent
 from ._events import replay_events
 from ._folds import Folds, SessionShare, SharedNotes, shared_notes
+from ._journal import Undone, undo_turn
 from ._live import Keyring, LiveContext, LiveHuman, LiveModel, LiveWorld
 from ._live_tools import LiveTools, ToolWorld
 from ._open_sessions import LoopParts, OpenRun, OpenSessions, check_humans
@@ -325,6 +326,27 @@ class AgentLoop:
             self.sessions.kept.pop(session_id, None)
             lease = opened.held.lease if opened.held is not None else None
             await self.parts.store.delete_session(session_id, forks=forks, lease=lease)
+        finally:
+            await self.sessions.release(opened)
+
+    async def undo(self, session_id: str) -> Undone | None:
+        runtime = self.parts.runtime
+        if runtime is None:
+            raise AgentError("RuntimeUnavailable", "this agent has no runtime, so no files to restore")
+        opened = await self.sessions.enter(session_id, f"undo in {session_id}")
+        opened.steering.closed = True
+        try:
+            await self.sessions.hold(opened)
+            folds = await self.sessions.open(opened, create=False)
+            if folds.session.state.is_open:
+                raise AgentError(
+                    "SessionBusy", f"a run is open in session {session_id}; end or abort it, then undo"
+                )
+            await self._connect(runtime)
+            undone = await undo_turn(folds.session.entries, self.parts.store, runtime)
+            if undone is not None:
+                await self.sessions.append_facts(folds, undone.facts())
+            return undone
         finally:
             await self.sessions.release(opened)
 

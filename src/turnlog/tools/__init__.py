@@ -4,7 +4,7 @@ Nothing heavy is loaded before a tool's schema is first needed.
 """
 
 from ._answer import Content, Deferral, ResultPart, ToolAnswer, ToolError, ToolResult
-from ._context import AgentInfo, GivenAnswer, ProgressSink, ToolContext, check_deps
+from ._context import AgentInfo, GivenAnswer, Journal, ProgressSink, ToolContext, check_deps
 from ._executor import ToolExecutor
 from ._options import NOT_RUN, Reconcile, ToolDefinition, ToolOptions
 from ._output import OutputType, Problems, parse_answer
@@ -12,6 +12,7 @@ from ._registry import Executor, Registry, ToolLike, ToolRegistry, Toolset, Tool
 from ._render import ImageContent, render
 from ._schema import check_schema
 from ._tool import Tool, tool
+from .code import code_tools
 
 __all__ = [
     "AgentInfo",
@@ -20,6 +21,7 @@ __all__ = [
     "Executor",
     "GivenAnswer",
     "ImageContent",
+    "Journal",
     "NOT_RUN",
     "OutputType",
     "Problems",
@@ -42,6 +44,7 @@ __all__ = [
     "as_tool",
     "check_deps",
     "check_schema",
+    "code_tools",
     "parse_answer",
     "render",
     "tool",

@@ -12,6 +12,7 @@ from typing import (
     Annotated,
     Any,
     Generic,
+    Protocol,
     TypeAlias,
     Union,
     cast,
@@ -93,6 +94,26 @@ class Channel:
             self._sink = None  # a listener that fails must not fail the tool
 
 
+class Journal(Protocol):
+    """The part of the log that a tool may write to and read while it runs: for tools that must know, after a
+    crash, what they were about to do."""
+
+    async def keep(self, data: bytes) -> str | None:
+        """Store bytes beside the log and return how a record names them, ``blob:sha256-…``. None when they
+        hold a secret of this process, which is never stored."""
+        ...
+
+    async def record(self, name: str, data: JsonObject) -> None:
+        """Append a fact now, before the effect that it announces: when this returns, the fact has survived.
+        Raises ``AgentError`` when it could not be written; then the effect must not happen."""
+        ...
+
+    def facts(self) -> list[tuple[str, JsonObject]]:
+        """What tools recorded in this session, oldest first, by name; an event that a tool emitted for a
+        widget is named ``WIDGET.EVENT``."""
+        ...
+
+
 @dataclass(frozen=True, slots=True)
 class AgentInfo:
     """The agent a call belongs to, as far as a tool may know it."""
@@ -132,6 +153,7 @@ class ToolContext(Generic[Deps]):
     answers: tuple[GivenAnswer, ...] = ()
     agent: AgentInfo | None = None
     runtime: Runtime | None = None
+    journal: Journal | None = None
     clock: Clock = field(default_factory=SystemClock)
     on_progress: InitVar[ProgressSink | None] = None
     _sink: ProgressSink | None = field(init=False, repr=False, compare=False)
@@ -171,6 +193,16 @@ class ToolContext(Generic[Deps]):
         if self.runtime is None:
             raise no_runtime(self.tool_name)
         return self.runtime
+
+    def require_journal(self) -> Journal:
+        """The journal, or the standard error when the tool is called outside of a session."""
+        if self.journal is None:
+            raise AgentError(
+                "ToolExecutionError",
+                f"tool {self.tool_name!r} keeps what it changes in a session's log and was called outside of "
+                "one; run it through an Agent",
+            )
+        return self.journal
 
 
 def changed(ctx: ToolContext, **changes: Any) -> ToolContext:
