@@ -9,6 +9,8 @@ command -v python3 >/dev/null || missing+=(python3)
 python3 -c 'import ensurepip, venv' 2>/dev/null || missing+=(python3-venv)
 if ! command -v initdb >/dev/null && ! ls /usr/lib/postgresql/*/bin/initdb >/dev/null 2>&1; then missing+=(postgresql); fi
 
+if [ "$(uname)" = Linux ]; then command -v bwrap >/dev/null || missing+=(bubblewrap); fi
+
 [ ${#missing[@]} -gt 0 ] || exit 0
 if [ "$(id -u)" != 0 ] || ! command -v apt-get >/dev/null; then
   echo "not installed: ${missing[*]} (needs root and apt-get; tests that need it are skipped)"

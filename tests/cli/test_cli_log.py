@@ -246,6 +246,14 @@ def test_purge(any_shell: Shell) -> None:
 
 def test_doctor(shell: Shell) -> None:
     assert "store" in shell.ok("doctor").out
+    rows = {row["name"]: row for row in shell.ok("doctor", "--json").lines}
+    attacks = [row for name, row in rows.items() if name.startswith("probe ")]
+    if "level workspace" in rows["sandbox"]["detail"]:
+        assert len(attacks) == 19 and all(row["ok"] for row in attacks)
+    elif "level landlock" in rows["sandbox"]["detail"]:
+        assert {row["name"] for row in attacks if not row["ok"]} == {"probe hook", "probe git config"}
+    else:
+        assert rows["sandbox"]["ok"] is None and "Install bubblewrap" in rows["sandbox"]["detail"]
     shell.write("broken.db", "not a database, and longer than a header would be" * 20)
     broken = shell("doctor", "--store", "sqlite:broken.db", "--json")
     assert broken.code == 1

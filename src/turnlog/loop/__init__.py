@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from turnlog.context import ContextView as ContextView
     from turnlog.context import diff_contexts as diff_contexts
     from turnlog.models import load_model as load_model
+    from turnlog.runtime import probe_sandbox as probe_sandbox
     from turnlog.tools import Tool as Tool
     from turnlog.widgets import Notebook as Notebook
 
@@ -59,6 +60,7 @@ else:
             "turnlog.approvals": "Approvals Decision",
             "turnlog.context": "ContextDiff ContextView diff_contexts",
             "turnlog.models": "load_model",
+            "turnlog.runtime": "probe_sandbox",
             "turnlog.tools": "Tool",
             "turnlog.widgets": "Notebook",
             "._agent": "Agent",

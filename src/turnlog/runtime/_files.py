@@ -6,7 +6,8 @@ import ctypes
 import errno
 import os
 import stat
-from collections.abc import Callable, Generator, Sequence
+import sys
+from collections.abc import Generator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -45,12 +46,13 @@ class Files:
         with _failing(path), root_fd(root.real) as top:
             # A pipe is opened without waiting for somebody who writes to it, and refused then.
             fd = open_beneath(top, rest, os.O_RDONLY | os.O_NONBLOCK | os.O_NOCTTY)
-            with open(fd, "rb", buffering=0) as file:
-                found = os.fstat(fd)
-                if not stat.S_ISREG(found.st_mode):
-                    raise AgentError("RuntimeExecutionError", f"{path!r} is {_kind_words(found.st_mode)}")
-                file.seek(offset)
-                return _read_all(file.read, limit)
+            try:
+                mode = os.fstat(fd).st_mode
+                if not stat.S_ISREG(mode):
+                    raise AgentError("RuntimeExecutionError", f"{path!r} is {_kind_words(mode)}")
+                return _read_all(fd, offset, limit)
+            finally:
+                os.close(fd)
 
     def write(self, path: str, data: bytes) -> None:
         limit = self._max_file_size
@@ -110,11 +112,9 @@ class Files:
             raise AgentError(
                 "RuntimePermissionDenied", f"{path!r} is outside of the workspace and of the folders allowed"
             )
-        if writing:
-            fitting = [root for root in fitting if root.writable]
-            if not fitting:
-                raise AgentError("RuntimePermissionDenied", f"{path!r} is outside of the writable folders")
-        root = fitting[0]
+        root = fitting[0]  # the innermost
+        if writing and not root.writable:
+            raise AgentError("RuntimePermissionDenied", f"{path!r} is outside of the writable folders")
         return root, os.path.relpath(whole, root.shown)
 
     def _refuse_protected(self, path: str, parent: int, name: str) -> None:
@@ -259,15 +259,13 @@ def _put(parent: int, name: str, data: bytes) -> None:
         raise
 
 
-def _read_all(read: Callable[[int], bytes | None], limit: int | None) -> bytes:
+def _read_all(fd: int, offset: int, limit: int | None) -> bytes:
     pieces: list[bytes] = []
-    left = limit
-    while left is None or left > 0:
-        piece = read(1 << 20 if left is None else min(left, 1 << 20))
-        if not piece:
-            break
+    left = sys.maxsize if limit is None else limit
+    while left and (piece := os.pread(fd, min(left, 1 << 20), offset)):
         pieces.append(piece)
-        left = None if left is None else left - len(piece)
+        offset += len(piece)
+        left -= len(piece)
     return b"".join(pieces)
 
 

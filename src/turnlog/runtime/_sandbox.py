@@ -27,6 +27,12 @@ _SECRET = (
 )  # fmt: skip
 """Below ``_SYSTEM``, and of use to an intruder alone. As root a command could read them."""
 
+_COMPANIONS = {
+    ".cargo/bin": (".rustup",),
+    ".local/bin": (".local/lib", ".local/pipx", ".local/share/pipx", ".local/share/uv"),
+}
+"""Folder of programs in the home → where the programs themselves are."""
+
 PASSED = ("LANG", "LANGUAGE", "LC_ALL", "LC_CTYPE", "LOGNAME", "SHELL", "TERM", "TZ", "USER")
 """Variables of the host that a command sees, where they are set; everything else stays outside."""
 
@@ -280,7 +286,11 @@ def landlock_version() -> int:
 
 def _toolchains(home: str, workspace: str) -> list[str]:
     """Folders outside of the system's that programs on PATH, and the Pythons in use, are installed in."""
-    wanted = [_installation(each, home) for each in (os.environ.get("PATH") or "").split(":") if each]
+    folders = [os.path.realpath(each) for each in (os.environ.get("PATH") or "").split(":") if each]
+    wanted = [_installation(each, home) for each in folders]
+    for programs, companions in _COMPANIONS.items():
+        if os.path.join(home, programs) in folders:
+            wanted += [os.path.join(home, each) for each in companions]
     interpreters = [sys.executable, os.path.join(workspace, ".venv", "bin", "python")]
     for each in interpreters:
         if os.path.exists(each):
@@ -298,7 +308,6 @@ def _toolchains(home: str, workspace: str) -> list[str]:
 def _installation(folder: str, home: str) -> str:
     """The folder that a program folder belongs to: ``~/.pyenv`` of ``~/.pyenv/shims``. Folders that hold
     more than one installation are not made visible as a whole."""
-    folder = os.path.realpath(folder)
     above = os.path.dirname(folder)
     shared = above in (home, os.path.join(home, ".local"), os.path.join(home, ".cargo"))
     own = os.path.basename(folder) in ("bin", "sbin", "shims", "condabin") and not shared
