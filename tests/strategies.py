@@ -17,6 +17,7 @@ from turnlog.contract import (
     ROLE_PARTS,
     Entry,
     EntryPayload,
+    FileRef,
     Image,
     Message,
     MessageDelta,
@@ -139,7 +140,11 @@ _SPECIAL: dict[type[Any], st.SearchStrategy[Any]] = {
     Message: st.deferred(messages),
     Image: st.one_of(
         st.builds(Image, mime_type=TEXT, data=TEXT, provider_data=st.none() | JSON_OBJECTS),
-        st.builds(Image, mime_type=TEXT, url=TEXT, provider_data=st.none() | JSON_OBJECTS),
+        st.builds(Image, mime_type=TEXT, url=TEXT, name=TEXT, provider_data=st.none() | JSON_OBJECTS),
+    ),
+    FileRef: st.one_of(
+        st.builds(FileRef, path=TEXT, mime_type=st.none() | TEXT, data=st.none() | TEXT),
+        st.builds(FileRef, path=TEXT, size=st.none() | st.integers(0, 2**40), url=TEXT),
     ),
 }
 

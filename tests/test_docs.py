@@ -348,6 +348,13 @@ def test_the_page_about_agents_as_tools_runs(folder: Path, capsys: pytest.Captur
     assert shown == expected
 
 
+def test_the_page_about_files_runs(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    run_page("docs/files.md")
+    shown = capsys.readouterr().out
+    refused = "report.pdf is a text (text/plain), not the PDF that its name says"
+    assert shown == f"A cat, and a poem about it.\nStill the cat.\n{refused}\n"
+
+
 def run_page(name: str) -> dict[str, Any]:
     """Every block of a page, in order and in one room, with the scripts that it names."""
     room: dict[str, Any] = {}

@@ -146,6 +146,7 @@ def turnlog(line: str, folder: Path, stdin: str = "") -> str:
 
 def test_every_command_shown_runs(tmp_path: Path) -> None:
     (tmp_path / "answers.json").write_text(json.dumps({"turns": ["Hello.", "Fine."], "default": "Bye."}))
+    (tmp_path / "notes.txt").write_text("Buy milk.")
     ran: list[str] = []
     for line in commands():
         turnlog(line.replace("-m local", "-m scripted:answers.json"), tmp_path, stdin="Hi\nHow are you?\n")

@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from .contract import ModelParams as ModelParams
     from .contract import RunEvent as RunEvent
     from .contract import RunResult as RunResult
+    from .files import File as File
     from .history import open_store as open_store
     from .loop import Agent as Agent
     from .loop import Hooks as Hooks
@@ -36,6 +37,7 @@ else:
         {
             ".approvals": "Approvals",
             ".contract": "AgentError Input Limits ModelParams RunEvent RunResult",
+            ".files": "File",
             ".history": "open_store",
             ".loop": "Agent Hooks RunStream Session open_session",
             ".models": "load_model",

@@ -77,7 +77,7 @@ def test_a_wrong_option_is_refused_wherever_a_run_starts(
     assert asyncio.run(agent.store.sessions()) == []
 
 
-@pytest.mark.parametrize("said", ["", None, 5, [], {"role": "user"}, ["text"], b"bytes"])
+@pytest.mark.parametrize("said", ["", None, 5, [], {"role": "user"}, ["text", 5], b"bytes"])
 async def test_an_input_that_cannot_be_said_leaves_no_session(said: Any) -> None:
     agent = make()
     with pytest.raises(AgentError) as caught:

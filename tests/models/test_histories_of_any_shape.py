@@ -62,7 +62,15 @@ images = st.sampled_from(
     ]
 ).map(lambda image: ImagePart(payload=image))
 files = st.sampled_from(
-    [FileRef(path="a.txt"), FileRef(path="ü/b", mime_type="application/pdf", size=3)]
+    [
+        FileRef(path="a.txt"),
+        FileRef(path="ü/b", mime_type="application/pdf", size=3),
+        FileRef(path="ü/ö.pdf", mime_type="application/pdf", data="JVBERi0="),
+        FileRef(path="a.pdf", mime_type="application/pdf", data="no base64!"),
+        FileRef(path="a.pdf", mime_type="application/pdf", url="blob:sha256-" + "0" * 64),
+        FileRef(path="a.txt", mime_type="text/plain", data="SGVsbG8="),
+        FileRef(path="a.bin", data="AAEC"),
+    ]
 ).map(lambda file: FileRefPart(payload=file))
 shown = st.one_of(texts.map(text_part), images, files)
 

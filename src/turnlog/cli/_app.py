@@ -47,6 +47,7 @@ class Commands(click.Group):
         "send": "_control",
         "sessions": "_log",
         "show": "_show",
+        "files": "_files",
         "context": "_log",
         "compact": "_log",
         "replay": "_log",

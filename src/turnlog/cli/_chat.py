@@ -22,6 +22,8 @@ from turnlog.contract import (
     AgentError,
     ApprovalDecidedEntry,
     ApprovalRequestedEntry,
+    FileRefPart,
+    ImagePart,
     JsonObject,
     PendingApproval,
     RunResult,
@@ -30,6 +32,7 @@ from turnlog.loop import Agent, Decision, RunStream
 
 from ._agent import agent_options, make_agent, session_options
 from ._app import WAITS, err, go_on, login, out, say, say_error
+from ._files import pasted_files, read_files, say_attached, say_made
 from ._run import exit_code, say_what_waits, watch
 from ._text import safe, short, whole
 
@@ -49,7 +52,8 @@ def chat_command(session: str | None, title: str | None, as_json: bool, **option
     """Talk to an agent. Ctrl-C stops the answer and keeps the session; Ctrl-D leaves.
 
     A run that a crash, a pause or a wait for approval left open is continued first. Pasted lines are one
-    message. In a pipe every line is a message.
+    message. In a pipe every line is a message. /attach PATH sends a picture, a PDF or a text file along with
+    the next message; so does a path that is pasted alone.
     """
     agent = make_agent(**options)
     chat = Chat(agent, agent.session(session).session_id, as_json, title)
@@ -71,6 +75,8 @@ class Chat:
         self._session = session
         self._as_json = as_json
         self._interactive = sys.stdin.isatty() and not as_json
+        self._attached: list[ImagePart | FileRefPart] = []
+        """Files that go with the next message."""
 
     def talk(self, runner: asyncio.Runner) -> int:
         """Until there is nothing more to read; the exit code."""
@@ -98,8 +104,14 @@ class Chat:
             said = self._read()
             if said is None:
                 break
+            if self._attaches(said):
+                continue
             if said.strip():
-                result = self._turn(runner, agent.run_stream(said, session=session, title=self._title))
+                words = [said, *self._attached] if self._attached else said
+                self._attached = []
+                result = self._turn(runner, agent.run_stream(words, session=session, title=self._title))
+                if result is not None and not self._as_json:
+                    say_made(result.final_assistant_message, session)
             elif paused:
                 result = self._turn(runner, agent.resume_stream(session))
         if self._interactive:
@@ -119,6 +131,27 @@ class Chat:
                 raise
             say_error(error.code, error.message)
             return None
+
+    def _attaches(self, said: str) -> bool:
+        """Whether a line hands over files and is no message."""
+        word, _, rest = said.strip().partition(" ")
+        names = pasted_files(said) if self._interactive else []
+        if word == "/attach":
+            names = pasted_files(rest) or [rest.strip()]
+        if not names:
+            return False
+        try:
+            read = read_files(names)
+        except AgentError as error:
+            if not self._interactive:
+                raise
+            say_error(error.code, error.message)
+            return True
+        self._attached += read
+        if not self._as_json:
+            for part in read:
+                say_attached(part)
+        return True
 
     def _read(self) -> str | None:
         if not self._interactive:

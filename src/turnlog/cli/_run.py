@@ -13,6 +13,7 @@ import click
 
 from turnlog import events
 from turnlog.contract import RunResult
+from turnlog.files import File
 from turnlog.history import SessionState
 from turnlog.loop import Agent, Mapped, RunStream
 
@@ -31,12 +32,14 @@ from ._app import (
     write_json,
 )
 from ._events import EventPrinter, Waiting
+from ._files import file_options, read_files, say_made
 from ._text import safe, short
 
 
 @click.command("run", short_help="Ask one question.")
 @click.argument("text")
 @agent_options
+@file_options
 @session_options
 @click.option(
     "--tool-choice",
@@ -44,7 +47,14 @@ from ._text import safe, short
     help="auto, none, required, or the name of a tool that must be called first.",
 )
 def run_command(
-    text: str, session: str | None, title: str | None, tool_choice: str | None, as_json: bool, **options: Any
+    text: str,
+    session: str | None,
+    title: str | None,
+    tool_choice: str | None,
+    as_json: bool,
+    files: tuple[str, ...],
+    allow_private: bool,
+    **options: Any,
 ) -> None:
     """Ask one question. TEXT may be - for standard input.
 
@@ -52,14 +62,19 @@ def run_command(
     when it is complete; --json writes every event as it happens. Exit codes: 0 answered, 1 failed, 3 a call
     waits for a human or the run was paused, 130 stopped.
     """
+    if [text, *files].count("-") > 1:
+        raise click.UsageError("standard input can be read once: give - for TEXT or for one --file")
     words = read_text(text)
+    given = [words, *read_files(files, allow_private=allow_private)] if files else words
 
     async def work() -> int:
         async with make_agent(**options) as agent:
-            stream = agent.run_stream(words, session=session, tool_choice=tool_choice, title=title)
+            stream = agent.run_stream(given, session=session, tool_choice=tool_choice, title=title)
             result = await watch(stream, as_json)
             if not as_json and not await say_what_waits(agent, result) and session is None and result:
                 err.print(f"[dim]session {safe(result.session_id)}[/]")
+            if not as_json and result is not None:
+                say_made(result.final_assistant_message, result.session_id)
         return exit_code(result)
 
     sys.exit(asyncio.run(work()))
@@ -81,7 +96,8 @@ def map_command(
 ) -> None:
     """Ask a question for each line of FILE, - for standard input, several at a time.
 
-    A line is a JSON string, or an object with the field input. As each finishes, a JSON line goes to standard
+    A line is a JSON string, or an object with the field input, and with files where there are any: a list of
+    paths. As each finishes, a JSON line goes to standard
     output: its index, from 0, its session, its status, and its output or its error. Exit codes: 0 all
     completed, 1 some did not, 130 stopped.
     """
@@ -103,18 +119,23 @@ def map_command(
     sys.exit(asyncio.run(work()))
 
 
-def _input_of(line: str, number: int) -> str:
+def _input_of(line: str, number: int) -> str | list[str | File]:
     try:
         found: Any = json.loads(line)
     except ValueError as error:
         raise click.BadParameter(f"line {number} is not JSON: {error}", param_hint="FILE") from error
+    files: Any = cast("dict[str, Any]", found).get("files") if isinstance(found, dict) else None
     found = cast("dict[str, Any]", found).get("input") if isinstance(found, dict) else found
     if not isinstance(found, str):
         raise click.BadParameter(
             f"line {number} is neither a JSON string nor an object with the text field input",
             param_hint="FILE",
         )
-    return found
+    if files is None:
+        return found
+    if not isinstance(files, list) or not all(isinstance(path, str) for path in cast("list[Any]", files)):
+        raise click.BadParameter(f"files in line {number} is not a list of paths", param_hint="FILE")
+    return [found, *(File(path) for path in cast("list[str]", files))]
 
 
 def _line_of(done: Mapped[Any], status: str) -> dict[str, Any]:

@@ -18,7 +18,9 @@ from turnlog.contract import (
     CustomEntry,
     DeltaBatchEntry,
     Entry,
+    FileRefPart,
     FoldEntry,
+    ImagePart,
     Message,
     ModelCallFailedEntry,
     ModelCallStartedEntry,
@@ -38,7 +40,9 @@ from turnlog.contract import (
     ToolsChangeEntry,
     ToolStartedEntry,
     WidgetEventEntry,
+    about_file,
     encode,
+    pictures_of,
 )
 from turnlog.history import SessionState, visible_entries
 
@@ -375,7 +379,10 @@ def _said(message: Message) -> str:
         f"{part.payload.tool_name} {' '.join(part.payload.raw_args_text.split())}".strip()
         for part in message.tool_calls
     )
-    others = [f"({part.kind})" for part in message.parts if part.kind in ("image", "file_ref")]
+    others = [
+        f"({about_file(part.payload)})" for part in message.parts if isinstance(part, ImagePart | FileRefPart)
+    ]
+    others += [f"({picture.mime_type}, made by the model)" for picture in pictures_of(message)]
     said = " ".join([*([message.text] if message.text else []), *others])
     return " ".join(
         [*([short(said)] if said else []), *([f"[cyan]calls {short(calls)}[/]"] if calls else [])]

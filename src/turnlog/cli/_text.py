@@ -6,7 +6,7 @@ import json
 
 from rich.markup import escape
 
-from turnlog.contract import FileRefPart, ImagePart, TextPart, ToolResultPart, encode
+from turnlog.contract import FileRefPart, ImagePart, TextPart, ToolResultPart, about_file, encode
 
 # A model or a tool must not move the cursor, rename the window or hide what it did: control characters are
 # shown as their pictures, line breaks and tabs stay. Nor may it turn text around (202A…, 2066…), so that one
@@ -59,6 +59,6 @@ def _shown(part: TextPart | ImagePart | FileRefPart) -> str:
         case TextPart():
             return part.payload.text
         case ImagePart():
-            return f"({part.payload.mime_type})"
+            return f"({about_file(part.payload)})"
         case FileRefPart():
-            return f"({part.payload.path})"
+            return f"({about_file(part.payload)})"

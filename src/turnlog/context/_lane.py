@@ -12,6 +12,7 @@ from typing import Any, NamedTuple
 import msgspec
 
 from turnlog.contract import (
+    FileRefPart,
     GrowingMessages,
     ImagePart,
     Message,
@@ -226,6 +227,6 @@ class PictureCache:
 def holds_pictures(message: Message) -> bool:
     for part in message.parts:
         inner = part.payload.content if type(part) is ToolResultPart else [part]
-        if isinstance(inner, list) and any(type(one) is ImagePart for one in inner):
+        if isinstance(inner, list) and any(type(one) in (ImagePart, FileRefPart) for one in inner):
             return True
     return False

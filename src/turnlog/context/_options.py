@@ -8,7 +8,11 @@ from collections.abc import Callable, Iterable
 from typing import Any, NamedTuple, TypeAlias, cast
 
 from turnlog.contract import (
+    PDF,
     AgentError,
+    FileRef,
+    FileRefPart,
+    Image,
     ImagePart,
     Message,
     ModelCallFailedEntry,
@@ -194,17 +198,30 @@ def weigh(message: Message, size: int, options: ContextOptions) -> int:
     for part in message.parts:
         if type(part) is ToolCallPart:
             size -= len(part.payload.raw_args_text)
-        elif type(part) is ImagePart:
-            size += _image_weight(part, options)
+        elif type(part) is ImagePart or type(part) is FileRefPart:
+            size += _weight_of(part, options)
         elif type(part) is ToolResultPart and isinstance(part.payload.content, list):
             for inner in part.payload.content:
-                if type(inner) is ImagePart:
-                    size += _image_weight(inner, options)
+                if type(inner) is ImagePart or type(inner) is FileRefPart:
+                    size += _weight_of(inner, options)
     return size
 
 
-def _image_weight(part: ImagePart, options: ContextOptions) -> int:
-    return int(options.image_tokens * options.bytes_per_token) - len(part.payload.data or "")
+def _weight_of(part: ImagePart | FileRefPart, options: ContextOptions) -> int:
+    """What a provider counts for a picture or a file, less the data in the message. A PDF is pages, each as
+    much as a picture; how many, its size has to tell."""
+    file, sent = part.payload, len(part.payload.data or "")
+    if isinstance(file, FileRef):
+        if file.data is None and file.url is None:
+            return 0
+        if file.mime_type != PDF:
+            return (file.size or 0) - sent
+    pages = 1 if isinstance(file, Image) else 1 + (file.size or 0) // _PDF_PAGE
+    return int(pages * options.image_tokens * options.bytes_per_token) - sent
+
+
+_PDF_PAGE = 50_000
+"""Bytes of a page, roughly: text takes less, a scan more."""
 
 
 # ── windows that nobody stated, learned from the prompts that a provider refused ──

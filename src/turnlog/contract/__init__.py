@@ -126,6 +126,12 @@ from .errors import ErrorInfo as ErrorInfo
 from .events import DELTA_EVENTS as DELTA_EVENTS
 from .events import EVENT_KINDS as EVENT_KINDS
 from .events import RunEvent as RunEvent
+from .kinds import PDF as PDF
+from .kinds import PICTURES as PICTURES
+from .kinds import TEXT as TEXT
+from .kinds import decode_text as decode_text
+from .kinds import mime_type_of as mime_type_of
+from .kinds import picture_kind as picture_kind
 from .messages import APPROVAL as APPROVAL
 from .messages import HINTS as HINTS
 from .messages import LIVE_SCREEN as LIVE_SCREEN
@@ -153,7 +159,9 @@ from .messages import ToolCall as ToolCall
 from .messages import ToolCallPart as ToolCallPart
 from .messages import ToolResultPart as ToolResultPart
 from .messages import ToolResultPayload as ToolResultPayload
+from .messages import about_file as about_file
 from .messages import is_empty_answer as is_empty_answer
+from .messages import pictures_of as pictures_of
 from .messages import text_part as text_part
 from .messages import thinking_part as thinking_part
 from .messages import to_plain_text as to_plain_text

@@ -5,10 +5,12 @@ With a message go its grains: what it shrinks to at a fold.
 
 from __future__ import annotations
 
+import re
+from binascii import a2b_base64
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import KW_ONLY, dataclass
 from itertools import islice
-from typing import ClassVar, Generic, Literal, TypeAlias, cast, get_args, overload
+from typing import Any, ClassVar, Generic, Literal, TypeAlias, cast, get_args, overload
 
 import msgspec
 from msgspec.structs import force_setattr
@@ -50,11 +52,13 @@ class ToolCall(Value, frozen=True, kw_only=True):
 
 
 class Image(Value, frozen=True, kw_only=True):
-    """Exactly one of ``data`` (base64) and ``url``; in the log ``url`` is ``blob:sha256-…``."""
+    """Exactly one of ``data`` (base64) and ``url``; in the log ``url`` is ``blob:sha256-…``. ``name`` is for
+    people: what the file was called that it came from."""
 
     mime_type: str
     data: str | None = None
     url: str | None = None
+    name: str | None = None
     provider_data: JsonObject | None = None
 
     def __post_init__(self) -> None:
@@ -63,10 +67,27 @@ class Image(Value, frozen=True, kw_only=True):
 
 
 class FileRef(Value, frozen=True, kw_only=True):
+    """A file by its name; with at most one of ``data`` (base64) and ``url``, its content. In the log ``url``
+    is ``blob:sha256-…``. Without either the model is told of the file, and reads it with its tools."""
+
     path: str
     mime_type: str | None = None
     size: int | None = None
+    data: str | None = None
+    url: str | None = None
     provider_data: JsonObject | None = None
+
+    def __post_init__(self) -> None:
+        if self.data is not None and self.url is not None:
+            raise AgentError("InvalidMessage", f"the file {self.path!r} has both data and url; give one")
+
+
+def about_file(file: Image | FileRef) -> str:
+    """A picture or a file in a few words, for people: its name, kind and size."""
+    if isinstance(file, Image):
+        return f"{file.name}, {file.mime_type}" if file.name else file.mime_type
+    size = f"{file.size:,} bytes" if file.size is not None else ""
+    return ", ".join(filter(None, (file.path, file.mime_type, size)))
 
 
 class _Part(Value, Generic[P], frozen=True, kw_only=True, tag_field="kind"):
@@ -272,12 +293,13 @@ def user_message(text: str | Sequence[MessagePart], *, run_id: str = "", timesta
 class Input:
     """An input with titled sections, and with what stands for it once it is folded.
 
-    ``text`` is the text itself, or parts; ``sections`` follow it in their order, each title a Markdown
-    heading. ``summary`` and ``gist`` are shown in its place when the context has to shrink; what is not given
-    is extracted. Raises ``InvalidMessage`` for a title that is empty or one of the runtime's own.
+    ``text`` is the text itself, or a list of texts, files and parts; ``sections`` follow it in their order,
+    each title a Markdown heading. ``summary`` and ``gist`` are shown in its place when the context has to
+    shrink; what is not given is extracted. Raises ``InvalidMessage`` for a title that is empty or one of the
+    runtime's own.
     """
 
-    text: str | Sequence[MessagePart] = ""
+    text: str | Sequence[Any] = ""
     _: KW_ONLY
     summary: str | None = None
     gist: str | None = None
@@ -306,6 +328,43 @@ class Input:
     def live_sections(self) -> list[Section]:
         """What follows the message."""
         return self._titled() if self.text else []
+
+
+_DATA_URL = re.compile(r"data:(image/[\w.+-]+);base64,([A-Za-z0-9+/=]+)")
+
+
+def pictures_of(message: Message) -> list[Image]:
+    """The pictures that a model made, for people to look at: each travels as the ``block`` or ``item`` of an
+    empty text part, in its provider's own form."""
+    found: list[Image] = []
+    for part in message.parts:
+        data = part.payload.provider_data if isinstance(part, TextPart) else None
+        block = cast("object", (data.get("block") or data.get("item")) if data is not None else None)
+        if isinstance(block, dict) and (picture := _picture_in(cast("JsonObject", block))) is not None:
+            found.append(picture)
+    return found
+
+
+def _picture_in(block: JsonObject) -> Image | None:
+    inline = block.get("inlineData")
+    if isinstance(inline, dict):
+        return _picture(inline.get("mimeType"), inline.get("data"))  # pyright: ignore
+    if block.get("type") == "image_generation_call":
+        return _picture(f"image/{block.get('output_format') or 'png'}", block.get("result"))
+    url = block.get("image_url")
+    where = cast("JsonObject", url).get("url") if isinstance(url, dict) else url
+    inside = _DATA_URL.fullmatch(where) if isinstance(where, str) else None
+    return _picture(inside[1], inside[2]) if inside is not None else None
+
+
+def _picture(mime_type: object, data: object) -> Image | None:
+    if not isinstance(mime_type, str) or not mime_type.startswith("image/") or not isinstance(data, str):
+        return None
+    try:
+        a2b_base64(data)
+    except ValueError:
+        return None
+    return Image(mime_type=mime_type, data=data)
 
 
 def is_empty_answer(message: Message, finish_reason: str) -> bool:

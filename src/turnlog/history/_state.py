@@ -474,7 +474,9 @@ def _result_text(entry: ToolResultsEntry, call_id: str) -> str:
 
 def may_hold_images(message: Message) -> bool:
     for part in message.parts:
-        if part.kind == "image" or (part.kind == "tool_result" and isinstance(part.payload.content, list)):
+        if part.kind in ("image", "file_ref") or (
+            part.kind == "tool_result" and isinstance(part.payload.content, list)
+        ):
             return True
     return False
 

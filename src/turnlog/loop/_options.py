@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import difflib
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from types import UnionType
 from typing import Any, TypeAlias, TypedDict, cast
 
@@ -32,8 +32,10 @@ from turnlog.contract import (
     decode,
     encode,
     find_unjson,
+    text_part,
     user_message,
 )
+from turnlog.files import File
 from turnlog.history import Session
 from turnlog.models import Model
 from turnlog.tools import OutputType, check_deps
@@ -53,18 +55,27 @@ OutputSpec: TypeAlias = type[Out] | OutputType[Out] | UnionType
 _RESERVED = ("messages", "output_schema", "request_metadata", "system_prompt", "tool_choice", "tool_specs")
 """What a run puts into a model call itself."""
 
-AnyInput: TypeAlias = str | Message | Input | Sequence[MessagePart]
-"""What can be said to an agent: text, a message, parts (text, pictures, files), or an ``Input`` with titled
-sections and levels of detail of its own."""
+AnyInput: TypeAlias = str | Message | Input | Sequence[str | File | MessagePart]
+"""What can be said to an agent: text, a message, a list of texts, files and parts, or an ``Input`` with
+titled sections and levels of detail of its own."""
 
 
 def said_by(given: AnyInput) -> Said:
-    """An input as a run takes it. Raises ``InvalidMessage`` for what cannot be said."""
-    if isinstance(given, Input):
-        return Said(
-            given.message(), summary=given.summary, gist=given.gist, sections=tuple(given.live_sections)
-        )
-    return Said(given if isinstance(given, Message) else user_message(given))
+    """An input as a run takes it; its files are read here. Raises ``InvalidMessage`` for what cannot be
+    said."""
+    if isinstance(given, Message):
+        return Said(given)
+    if not isinstance(given, Input):
+        return Said(user_message(_read(given)))
+    message = replace(given, text=_read(given.text)).message()
+    return Said(message, summary=given.summary, gist=given.gist, sections=tuple(given.live_sections))
+
+
+def _read(given: str | Sequence[Any]) -> str | Sequence[MessagePart]:
+    if isinstance(given, str) or not isinstance(given, list | tuple):
+        return given
+    texts = {str: text_part, File: File.part}
+    return [texts[type(one)](one) if type(one) in texts else one for one in given]
 
 
 class RunOptions(TypedDict, total=False):

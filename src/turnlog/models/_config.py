@@ -28,7 +28,7 @@ else:
     C = TypeVar("C", bound="ModelConfig")
 
 
-CAPABLE: frozenset[Feature] = frozenset(get_args(Feature)) - {"files"}
+CAPABLE: frozenset[Feature] = frozenset(get_args(Feature))
 """What an adapter of a large provider can do."""
 
 

@@ -19,6 +19,7 @@ from turnlog.contract import (
     ModelInvocationDescriptor,
     TokenUsage,
     ToolResultPayload,
+    bare_name,
 )
 
 from ._turns import FoldCache, Wire
@@ -38,6 +39,8 @@ class Quirks(NamedTuple):
     """What ``tool_choice`` says when some tool must be called."""
     nine_character_ids: bool = False
     images: bool = True
+    files: bool = False
+    """Whether it reads PDFs."""
     usage_on_request: bool = True
     """Whether ``stream_options.include_usage`` is understood; some refuse it and send usage unasked."""
     seed_field: str = "seed"
@@ -52,11 +55,15 @@ _DEFAULT = Quirks()
 HOSTS: tuple[tuple[str, Quirks], ...] = (
     (
         "api.openai.com",
-        Quirks("openai", max_tokens_field="max_completion_tokens", strict_tools=True, cache_key=True),
+        Quirks(
+            "openai", max_tokens_field="max_completion_tokens", strict_tools=True, cache_key=True, files=True
+        ),
     ),
     (
         "openai.azure.com",
-        Quirks("azure", ("AZURE_OPENAI_API_KEY", "OPENAI_API_KEY"), azure=True, strict_tools=True),
+        Quirks(
+            "azure", ("AZURE_OPENAI_API_KEY", "OPENAI_API_KEY"), azure=True, strict_tools=True, files=True
+        ),
     ),
     ("cognitiveservices.azure.com", Quirks("azure", ("AZURE_OPENAI_API_KEY", "AZURE_API_KEY"), azure=True)),
     ("services.ai.azure.com", Quirks("azure", ("AZURE_OPENAI_API_KEY", "AZURE_API_KEY"), azure=True)),
@@ -77,7 +84,10 @@ HOSTS: tuple[tuple[str, Quirks], ...] = (
         "api.deepseek.com",
         Quirks("deepseek", ("DEEPSEEK_API_KEY",), images=False, reasoning_back="reasoning_content"),
     ),
-    ("openrouter.ai", Quirks("openrouter", ("OPENROUTER_API_KEY",), reasoning_back="reasoning_details")),
+    (
+        "openrouter.ai",
+        Quirks("openrouter", ("OPENROUTER_API_KEY",), reasoning_back="reasoning_details", files=True),
+    ),
     ("api.x.ai", Quirks("xai", ("XAI_API_KEY",))),
     ("api.moonshot.ai", Quirks("moonshot", ("MOONSHOT_API_KEY",), reasoning_back="reasoning_content")),
     ("api.moonshot.cn", Quirks("moonshot", ("MOONSHOT_API_KEY",), reasoning_back="reasoning_content")),
@@ -98,6 +108,7 @@ HOSTS: tuple[tuple[str, Quirks], ...] = (
 )
 
 # Models that refuse `max_tokens` wherever they are served, Azure's deployments included.
+_READS_NO_FILES = re.compile(r"gpt-3|gpt-4(-\d|$|-turbo)|gpt-oss|o1-(mini|preview)|o3-mini")
 _COMPLETION_TOKENS = re.compile(r"^(openai/)?(o\d|gpt-5|gpt-6|gpt-oss)")
 
 
@@ -116,12 +127,14 @@ _LONGEST_CACHE_KEY = 64
 
 
 class OpenAIConfig(HttpModelConfig, frozen=True, kw_only=True):
-    """``api_version`` is Azure's; ``images`` says whether the model sees, where the host does not tell."""
+    """``api_version`` is Azure's; ``images`` and ``files`` say whether the model sees, and reads PDFs,
+    where the host does not tell."""
 
     organization: str | None = None
     project: str | None = None
     api_version: str | None = None
     images: bool | None = None
+    files: bool | None = None
 
 
 OC = TypeVar("OC", bound=OpenAIConfig)
@@ -150,7 +163,9 @@ class OpenAIModel(HttpModel[OC]):
 
     def _features(self) -> frozenset[Feature]:
         config = self._config
-        return self.features if sees(config, self._quirks(config)) else self.features - {"images"}
+        quirks = self._quirks(config)
+        can: dict[Feature, bool] = {"images": sees(config, quirks), "files": reads_files(config, quirks)}
+        return self.features - {name for name, has in can.items() if not has}
 
     def _auth(self, config: OpenAIConfig, quirks: Quirks) -> dict[str, str]:
         headers = {"accept": "text/event-stream"}
@@ -166,6 +181,12 @@ class OpenAIModel(HttpModel[OC]):
 
 def sees(config: OpenAIConfig, quirks: Quirks) -> bool:
     return quirks.images if config.images is None else config.images
+
+
+def reads_files(config: OpenAIConfig, quirks: Quirks) -> bool:
+    if config.files is not None:
+        return config.files
+    return quirks.files and _READS_NO_FILES.match(bare_name(config.model_id)) is None
 
 
 def cache_key(session_id: str) -> str | None:

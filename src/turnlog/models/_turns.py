@@ -11,6 +11,7 @@ from hashlib import sha256
 from typing import Any, ClassVar, Generic, Literal, NamedTuple, Protocol, Self, TypeAlias, TypeVar
 
 from turnlog.contract import (
+    FileRef,
     FileRefPart,
     Image,
     ImagePart,
@@ -26,7 +27,7 @@ from turnlog.contract import (
 )
 
 from ._config import CacheConfig
-from .wire import CallIds, complete_calls, file_note, misplaced, settled
+from .wire import CallIds, complete_calls, file_note, misplaced, pdf_data, settled
 
 MAX_ENTRIES = 1024
 MAX_BYTES = 64 * 1024 * 1024
@@ -197,6 +198,10 @@ class AlternatingTurns(ABC):
     @abstractmethod
     def _image(self, image: Image) -> JsonObject: ...
 
+    def _document(self, file: FileRef, data: str) -> JsonObject | None:
+        """A PDF, as base64; None where the model takes none."""
+        return None
+
     @abstractmethod
     def _said(self, part: TextPart) -> JsonObject | None: ...
 
@@ -295,7 +300,9 @@ class AlternatingTurns(ABC):
             case ImagePart():
                 return self._image(part.payload)
             case FileRefPart():
-                return self._text(file_note(part.payload))
+                data = pdf_data(part.payload)
+                shown = self._document(part.payload, data) if data is not None else None
+                return shown if shown is not None else self._text(file_note(part.payload))
 
 
 def cache_mark(cache: CacheConfig | None, kind: str) -> JsonObject | None:

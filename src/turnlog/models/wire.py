@@ -6,6 +6,7 @@ was encoded once can be used again.
 
 from __future__ import annotations
 
+import base64
 import re
 from collections.abc import Callable, Iterable, Sequence, Set
 from functools import lru_cache
@@ -15,6 +16,8 @@ from typing import Any, Self, cast
 import msgspec
 
 from turnlog.contract import (
+    PDF,
+    PICTURES,
     AgentError,
     FileRef,
     FileRefPart,
@@ -28,6 +31,7 @@ from turnlog.contract import (
     ToolResultPart,
     ToolResultPayload,
     ToolSpec,
+    decode_text,
     encode,
     text_part,
 )
@@ -46,6 +50,7 @@ __all__ = [
     "missing_note",
     "object_schema",
     "own_data",
+    "pdf_data",
     "picture_url",
     "result_parts",
     "result_text",
@@ -57,8 +62,6 @@ __all__ = [
 ]
 
 NO_RESULT = "No result was recorded for this call: it was not run, or its outcome was lost."
-PICTURES = frozenset({"image/jpeg", "image/png", "image/gif", "image/webp"})
-"""The kinds of images that nearly every provider takes."""
 
 _BASE64 = re.compile(r"[A-Za-z0-9+/]+={0,2}")
 _NAME = re.compile(r"[A-Za-z0-9_-]{1,64}")
@@ -277,11 +280,33 @@ def unseen_note(image: Image) -> str:
 
 
 def file_note(file: FileRef) -> str:
-    """A file reference in words; the model reads the file with its tools."""
+    """A file in words: its text where its content is here and is text. Of any other file the model learns
+    the name, and reads it with its tools."""
     about = ", ".join(
         text for text in (file.mime_type, f"{file.size} bytes" if file.size is not None else None) if text
     )
-    return f"[file: {file.path}{f' ({about})' if about else ''}]"
+    head = f"file: {file.path}{f' ({about})' if about else ''}"
+    if file.data is None and file.url is None:
+        return f"[{head}]"
+    data = _bytes_of(file)
+    if data is None:
+        return f"[{head}: its data is not available]"
+    text = None if file.mime_type == PDF else decode_text(data)
+    if text is None:
+        return f"[{head}: not shown, this model takes no files of this kind]"
+    return f"[{head}]\n{text}\n[end of {file.path}]"
+
+
+def pdf_data(file: FileRef) -> str | None:
+    """The base64 of a PDF whose content is here; None for every other file."""
+    return file.data if file.mime_type == PDF and file.data and _is_base64(file.data) else None
+
+
+def _bytes_of(file: FileRef) -> bytes | None:
+    try:
+        return None if file.data is None else base64.b64decode(file.data, validate=True)
+    except ValueError:
+        return None
 
 
 def result_parts(result: ToolResultPayload) -> list[TextPart | ImagePart | FileRefPart]:

@@ -10,6 +10,7 @@ from turnlog.contract import JsonObject
 from ._request_findings import IMAGE_TYPES, Findings, as_object, objects
 
 _ID = re.compile(r"[A-Za-z0-9_-]{1,64}")
+_DOCUMENT = re.compile(r"[A-Za-z0-9 ()\[\]-]{1,200}")
 _THOUGHTS = ("thinking", "redacted_thinking")
 
 
@@ -65,6 +66,11 @@ def _anthropic_block(block: JsonObject, role: str, found: Findings, place: str) 
             found.text(block.get("text"), f"a text in {place}")
         case "image", "user":
             _anthropic_image(as_object(block.get("source")), found, place)
+        case "document", "user":
+            source = as_object(block.get("source"))
+            kind = source.get("media_type")
+            found.need(kind == "application/pdf", f"a document in {place} is of type {kind!r}")
+            found.bytes_of(source.get("data"), f"a document in {place}")
         case "tool_use", "assistant":
             found.name(block.get("id"), f"the id of a call in {place}", _ID)
             found.name(block.get("name"), f"the name of a call in {place}")
@@ -77,7 +83,9 @@ def _anthropic_block(block: JsonObject, role: str, found: Findings, place: str) 
             found.need("cache_control" not in block, f"{place} has a cache mark on thinking")
         case "redacted_thinking", "assistant":
             found.need(block.get("data"), f"{place} has redacted thinking without data")
-        case "text" | "image" | "tool_use" | "tool_result" | "thinking" | "redacted_thinking" as kind, _:
+        case (
+            "text" | "image" | "document" | "tool_use" | "tool_result" | "thinking" | "redacted_thinking"
+        ) as kind, _:
             found.need(False, f"{place}, the {role}'s, holds a {kind} block")
         case kind, _:
             found.need(isinstance(kind, str), f"{place} has a block without a type")
@@ -102,7 +110,8 @@ def _anthropic_result(block: JsonObject, found: Findings, place: str) -> None:
         found.need(content, f"a failed result in {place} says nothing")
     for inner in objects(content):
         found.need(
-            inner.get("type") in ("text", "image"), f"a result in {place} holds a {inner.get('type')} block"
+            inner.get("type") in ("text", "image", "document"),
+            f"a result in {place} holds a {inner.get('type')} block",
         )
         _anthropic_block(inner, "user", found, f"a result of {place}")
 
@@ -199,6 +208,10 @@ def _converse_block(block: JsonObject, role: str, found: Findings, place: str) -
             source = as_object(value.get("source"))
             if "s3Location" not in source:
                 found.bytes_of(source.get("bytes"), f"an image in {place}")
+        case "document", "user":
+            found.need(value.get("format") == "pdf", f"a document in {place} is no PDF")
+            found.name(value.get("name"), f"the name of a document in {place}", _DOCUMENT)
+            found.bytes_of(as_object(value.get("source")).get("bytes"), f"a document in {place}")
         case "toolUse", "assistant":
             found.name(value.get("toolUseId"), f"the id of a call in {place}", _ID)
             found.name(value.get("name"), f"the name of a call in {place}")
@@ -217,7 +230,7 @@ def _converse_block(block: JsonObject, role: str, found: Findings, place: str) -
             text = as_object(value.get("reasoningText"))
             signed = text.get("text") is not None and text.get("signature")
             found.need(signed or value.get("redactedContent"), f"{place} has thinking without a signature")
-        case "image" | "toolUse" | "toolResult" | "reasoningContent", _:
+        case "image" | "document" | "toolUse" | "toolResult" | "reasoningContent", _:
             found.need(False, f"{place}, the {role}'s, holds {kind}")
         case _:
             found.need(kind, f"{place} has an empty block")

@@ -112,8 +112,16 @@ def _chat_content(content: Any, found: Findings, place: str, *, images: bool) ->
                 found.text(part.get("text"), f"a text in {place}")
             case "image_url" if images:
                 found.address(as_object(part.get("image_url")).get("url"), f"an image in {place}")
+            case "file" if images:
+                _file_data(as_object(part.get("file")), found, place)
             case kind:
                 found.need(False, f"{place} holds a part of type {kind!r}")
+
+
+def _file_data(file: JsonObject, found: Findings, place: str) -> None:
+    found.need(isinstance(file.get("filename"), str), f"a file in {place} has no name")
+    data = str(file.get("file_data"))
+    found.need(data.startswith("data:application/pdf;base64,"), f"a file in {place} is no PDF")
 
 
 def _functions(functions: list[JsonObject], body: JsonObject, found: Findings) -> None:
@@ -208,7 +216,7 @@ def _responses_message(item: JsonObject, found: Findings, place: str) -> None:
                 if "file_id" not in part:
                     found.address(part.get("image_url"), f"an image in {place}")
             case "input_file", "user":
-                pass
+                _file_data(part, found, place)
             case kind, _:
                 found.need(False, f"{place}, a {role}'s, holds a part of type {kind!r}")
 

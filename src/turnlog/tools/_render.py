@@ -9,7 +9,7 @@ from typing import Any, cast
 
 import msgspec
 
-from turnlog.contract import FileRefPart, Image, ImagePart, JsonObject, TextPart, text_part
+from turnlog.contract import FileRefPart, Image, ImagePart, JsonObject, TextPart, picture_kind, text_part
 
 from ._answer import (
     Content,
@@ -137,7 +137,7 @@ def cut(text: str, limit: int) -> tuple[str, bytes | None]:
 
 
 def _bytes(data: bytes, limit: int) -> tuple[Content, bytes | None]:
-    if _sniff(data) is not None:
+    if picture_kind(data) is not None:
         return _parts([ImageContent(data)], limit)
     try:
         return _text(data.decode(), limit)
@@ -189,7 +189,7 @@ def _part(item: object) -> ResultPart:
 
 
 def _image(image: ImageContent) -> ResultPart:
-    mime = image.mime_type or _sniff(image.data)
+    mime = image.mime_type or picture_kind(image.data)
     if mime is None:
         raise Unserialisable(
             "result is an image of no known kind (png, jpeg, gif, webp); give ImageContent a mime_type"
@@ -199,16 +199,6 @@ def _image(image: ImageContent) -> ResultPart:
             f"result is an image of {len(image.data):,} bytes, the limit is {IMAGE_LIMIT:,}; make it smaller"
         )
     return ImagePart(payload=Image(mime_type=mime, data=base64.b64encode(image.data).decode()))
-
-
-def _sniff(data: bytes) -> str | None:
-    if data.startswith(b"\x89PNG\r\n\x1a\n"):
-        return "image/png"
-    if data.startswith(b"\xff\xd8\xff"):
-        return "image/jpeg"
-    if data.startswith((b"GIF87a", b"GIF89a")):
-        return "image/gif"
-    return "image/webp" if data[:4] == b"RIFF" and data[8:12] == b"WEBP" else None
 
 
 def _picture(value: Any) -> ImageContent | None:

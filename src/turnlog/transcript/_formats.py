@@ -11,7 +11,11 @@ from dataclasses import dataclass, field
 from typing import Any, Literal, cast
 
 from turnlog.contract import (
+    PDF,
+    TEXT,
     AgentError,
+    FileRef,
+    FileRefPart,
     Image,
     ImagePart,
     JsonObject,
@@ -20,6 +24,7 @@ from turnlog.contract import (
     ToolCall,
     ToolCallPart,
     ToolResultPart,
+    decode_text,
     parse_arguments,
     text_part,
     thinking_part,
@@ -85,6 +90,19 @@ def _image(mime_type: Any, data: Any, place: int) -> ImagePart:
     return ImagePart(payload=Image(mime_type=_string(mime_type, place, "an image's type"), data=data))
 
 
+def _file(name: Any, url: Any, place: int) -> FileRefPart:
+    """A file inside the messages; one that lies at the provider is only named."""
+    name = name if isinstance(name, str) and name else "file"
+    found = _DATA_URL.fullmatch(url) if isinstance(url, str) else None
+    if found is None:
+        return FileRefPart(payload=FileRef(path=name))
+    try:
+        size = len(base64.b64decode(found[2], validate=True))
+    except ValueError:
+        raise refuse(place, "a file's data is not base64") from None
+    return FileRefPart(payload=FileRef(path=name, mime_type=found[1], size=size, data=found[2]))
+
+
 def _image_at(url: Any, place: int) -> ImagePart:
     url = _string(url, place, "an image's address")
     if found := _DATA_URL.fullmatch(url):
@@ -112,6 +130,15 @@ def _part(block: JsonObject, place: int) -> MessagePart | None:
             return _image(block.get("mime_type"), block.get("base64") or block.get("data"), place)
         case "image":
             return _image_at(block.get("url"), place)
+        case "file" if isinstance(block.get("file"), dict):
+            file = cast("JsonObject", block["file"])
+            return _file(file.get("filename"), file.get("file_data"), place)
+        case "document" if isinstance(block.get("source"), dict):
+            source = cast("JsonObject", block["source"])
+            data = source.get("data")
+            if source.get("type") == "text" and isinstance(data, str):
+                data = base64.b64encode(data.encode()).decode()
+            return _file(block.get("title"), f"data:{source.get('media_type')};base64,{data}", place)
         case "thinking":
             return thinking_part(_string(block.get("thinking"), place, "a thought"))
         case "reasoning":
@@ -263,7 +290,7 @@ READERS: dict[str, Callable[[Any], list[Said]]] = {
 # ── writing ──
 
 
-def _content(parts: Sequence[MessagePart], image: Callable[[Image], JsonObject]) -> Any:
+def _content(parts: Sequence[MessagePart], shown: Callable[[Image | FileRef], JsonObject]) -> Any:
     """Text alone as text, else a list of blocks."""
     if all(isinstance(part, TextPart) for part in parts):
         return "".join(part.payload.text for part in parts if isinstance(part, TextPart))
@@ -271,31 +298,38 @@ def _content(parts: Sequence[MessagePart], image: Callable[[Image], JsonObject])
     for part in parts:
         if isinstance(part, TextPart):
             blocks.append({"type": "text", "text": part.payload.text})
-        elif isinstance(part, ImagePart):
-            blocks.append(image(part.payload))
-        elif part.kind == "file_ref":
-            blocks.append({"type": "text", "text": f"[file {part.payload.path}]"})
+        elif isinstance(part, ImagePart | FileRefPart):
+            blocks.append(shown(part.payload))
     return blocks
 
 
-def _result_content(part: ToolResultPart, image: Callable[[Image], JsonObject]) -> Any:
+def _result_content(part: ToolResultPart, shown: Callable[[Image | FileRef], JsonObject]) -> Any:
     content = part.payload.content
-    return _content(content, image) if isinstance(content, list) else part.payload.text
+    return _content(content, shown) if isinstance(content, list) else part.payload.text
 
 
-def _url(image: Image) -> str:
-    return image.url or f"data:{image.mime_type};base64,{image.data}"
+def _openai_shown(given: Image | FileRef) -> JsonObject:
+    if isinstance(given, Image):
+        url = given.url or f"data:{given.mime_type};base64,{given.data}"
+        return {"type": "image_url", "image_url": {"url": url}}
+    if given.data is None:
+        return {"type": "text", "text": f"[file {given.path}]"}
+    data = f"data:{given.mime_type};base64,{given.data}"
+    return {"type": "file", "file": {"filename": given.path, "file_data": data}}
 
 
-def _openai_image(image: Image) -> JsonObject:
-    return {"type": "image_url", "image_url": {"url": _url(image)}}
-
-
-def _anthropic_image(image: Image) -> JsonObject:
-    if image.data is None:
-        return {"type": "image", "source": {"type": "url", "url": image.url}}
-    source = {"type": "base64", "media_type": image.mime_type, "data": image.data}
-    return {"type": "image", "source": source}
+def _anthropic_shown(given: Image | FileRef) -> JsonObject:
+    kind: JsonObject = {"type": "image"}
+    if isinstance(given, FileRef):
+        if given.data is None:
+            return {"type": "text", "text": f"[file {given.path}]"}
+        kind = {"type": "document", "title": given.path}
+        text = None if given.mime_type == PDF else decode_text(base64.b64decode(given.data))
+        if text is not None:
+            return {**kind, "source": {"type": "text", "media_type": TEXT, "data": text}}
+    if given.data is None:
+        return {**kind, "source": {"type": "url", "url": given.url}}
+    return {**kind, "source": {"type": "base64", "media_type": given.mime_type, "data": given.data}}
 
 
 def _split(said: Said) -> tuple[list[MessagePart], list[ToolCall]]:
@@ -309,13 +343,13 @@ def _write_openai(conversation: Sequence[Said]) -> list[JsonObject]:
         if said.role == "tool":
             for part in said.parts:
                 if isinstance(part, ToolResultPart):
-                    content = _result_content(part, _openai_image)
+                    content = _result_content(part, _openai_shown)
                     made.append(
                         {"role": "tool", "tool_call_id": part.payload.tool_call_id, "content": content}
                     )
             continue
         words, calls = _split(said)
-        message: JsonObject = {"role": said.role, "content": _content(words, _openai_image)}
+        message: JsonObject = {"role": said.role, "content": _content(words, _openai_shown)}
         if calls:
             message["content"] = message["content"] or None
             message["tool_calls"] = [
@@ -341,7 +375,7 @@ def _write_anthropic(conversation: Sequence[Said]) -> JsonObject:
         if said.role == "system":
             continue
         words, calls = _split(said)
-        content = _content(words, _anthropic_image)
+        content = _content(words, _anthropic_shown)
         uses: list[JsonObject] = [
             {
                 "type": "tool_use",
@@ -369,7 +403,7 @@ def _anthropic_result(part: ToolResultPart) -> JsonObject:
     made: JsonObject = {
         "type": "tool_result",
         "tool_use_id": part.payload.tool_call_id,
-        "content": _result_content(part, _anthropic_image),
+        "content": _result_content(part, _anthropic_shown),
     }
     return {**made, "is_error": True} if part.payload.is_error else made
 
@@ -397,7 +431,7 @@ def _write_langchain(conversation: Sequence[Said]) -> list[JsonObject]:
             continue
         words, calls = _split(said)
         kind = _LANGCHAIN_TYPES[said.role]
-        data: JsonObject = {"type": kind, "content": _content(words, _openai_image)}
+        data: JsonObject = {"type": kind, "content": _content(words, _openai_shown)}
         if calls:
             data["tool_calls"] = [
                 {
@@ -416,7 +450,7 @@ def _langchain_result(part: ToolResultPart, names: Mapping[str, str]) -> JsonObj
     result = part.payload
     data: JsonObject = {
         "type": "tool",
-        "content": _result_content(part, _openai_image),
+        "content": _result_content(part, _openai_shown),
         "tool_call_id": result.tool_call_id,
         "status": "error" if result.is_error else "success",
     }

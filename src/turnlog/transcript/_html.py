@@ -26,6 +26,7 @@ from turnlog.contract import (
     ToolCallPart,
     ToolResultPart,
     ToolResultPayload,
+    about_file,
 )
 from turnlog.history import PLACEHOLDER
 
@@ -127,7 +128,7 @@ class _Page:
             case ImagePart():
                 return self._image(part)
             case FileRefPart():
-                return f'<p class="note">File: {escape(neutral(part.payload.path))}</p>'
+                return f'<p class="note">File: {escape(neutral(about_file(part.payload)))}</p>'
 
     def _call(self, part: ToolCallPart) -> str:
         call_id = part.payload.tool_call_id
@@ -179,9 +180,10 @@ class _Page:
         if data is None and image.url and (held := self._blobs.get(image.url.removeprefix(_BLOB))):
             data = base64.b64encode(held).decode()
         if data is None or image.mime_type not in _IMAGES:
-            what = f"Image, {image.mime_type}: {image.url or 'inline'}"
+            what = f"Image, {about_file(image)}: {image.url or 'inline'}"
             return f'<p class="note">{escape(neutral(what))}</p>'
-        return f'<img alt="" src="data:{image.mime_type};base64,{escape(data)}">'
+        alt = escape(neutral(image.name or ""))
+        return f'<img alt="{alt}" src="data:{image.mime_type};base64,{escape(data)}">'
 
 
 def _asked(part: ToolCallPart) -> str:

@@ -43,6 +43,7 @@ from turnlog.contract import (
     ToolResultPart,
     ToolResultPayload,
     ToolResultsEntry,
+    about_file,
 )
 from turnlog.history import AgentState, visible_entries
 
@@ -314,9 +315,9 @@ def _part(part: MessagePart) -> str:
             return fenced(neutral(result_text(part.payload)))
         case ImagePart():
             where = code_span(one_line(part.payload.url or "inline"))
-            return f"*Image, {one_line(part.payload.mime_type)}:* {where}"
+            return f"*Image, {one_line(about_file(part.payload))}:* {where}"
         case FileRefPart():
-            return f"*File:* {code_span(one_line(part.payload.path))}"
+            return f"*File:* {code_span(one_line(about_file(part.payload)))}"
 
 
 def arguments_markdown(arguments: JsonObject) -> str:

@@ -7,14 +7,16 @@ import re
 from collections.abc import Mapping, Sequence
 from typing import Any, Literal, TypeAlias, overload
 
+import msgspec
+
 from turnlog.contract import (
     SCHEMA_VERSION,
     AgentError,
     Clock,
     Entry,
     EntryPayload,
+    FileRefPart,
     IdSource,
-    Image,
     ImagePart,
     JsonObject,
     Message,
@@ -47,6 +49,7 @@ from ._formats import READERS, WRITERS, Said, refuse
 MessageFormat: TypeAlias = Literal["openai", "anthropic", "langchain"]
 """OpenAI Chat Completions, Anthropic Messages, and what LangChain's ``messages_to_dict`` gives."""
 
+_replace = msgspec.structs.replace
 _CALL_ID = re.compile(r"[A-Za-z0-9_-]{1,40}")
 _NO_RESULT = "No result of this call was imported."
 
@@ -244,25 +247,26 @@ class _Maker:
         self._payloads.append(ToolResults(message=message, outcomes=outcomes))
 
     def _keep_bytes(self, part: MessagePart) -> MessagePart:
-        """Images as the log names them; their bytes go beside it."""
+        """Images and files as the log names them; their bytes go beside it."""
         if isinstance(part, ToolResultPart) and isinstance(part.payload.content, list):
             content: Any = [self._keep_bytes(inner) for inner in part.payload.content]
             return tool_result_part(part.payload.tool_call_id, content, is_error=part.payload.is_error)
-        if not isinstance(part, ImagePart) or part.payload.data is None:
+        if not isinstance(part, ImagePart | FileRefPart) or part.payload.data is None:
             return part
         data = base64.b64decode(part.payload.data)
         name = f"sha256-{digest(data)}"
         self.blobs[name] = data
-        return ImagePart(payload=Image(mime_type=part.payload.mime_type, url=f"blob:{name}"))
+        return _replace(part, payload=_replace(part.payload, data=None, url=f"blob:{name}"))
 
 
 def _with_bytes(part: MessagePart, blobs: Mapping[str, bytes]) -> MessagePart:
     if isinstance(part, ToolResultPart) and isinstance(part.payload.content, list):
         content: Any = [_with_bytes(inner, blobs) for inner in part.payload.content]
         return tool_result_part(part.payload.tool_call_id, content, is_error=part.payload.is_error)
-    if not isinstance(part, ImagePart) or not (part.payload.url or "").startswith("blob:"):
+    if not isinstance(part, ImagePart | FileRefPart) or not (part.payload.url or "").startswith("blob:"):
         return part
     data = blobs.get((part.payload.url or "").removeprefix("blob:"))
     if data is None:
-        return text_part(f"[image, {part.payload.mime_type}, not included]")
-    return ImagePart(payload=Image(mime_type=part.payload.mime_type, data=base64.b64encode(data).decode()))
+        named = f"file {part.payload.path}" if isinstance(part, FileRefPart) else "image"
+        return text_part(f"[{named}, {part.payload.mime_type}, not included]")
+    return _replace(part, payload=_replace(part.payload, data=base64.b64encode(data).decode(), url=None))

@@ -92,11 +92,17 @@ class AnthropicConfig(HttpModelConfig, frozen=True, kw_only=True):
 
 MAX_MARKS = 4
 VERTEX_VERSION = "vertex-2023-10-16"
+_READS_FILES = re.compile(r"claude-(?!\d$|v?[12]|instant|3-(?:haiku|opus|sonnet))")
 _NO_TOOL: JsonObject = {
     "name": "no_tool",
     "description": "No tool can be called.",
     "input_schema": {"type": "object", "properties": {}},
 }
+
+
+def reads_files(model_id: str) -> bool:
+    """Whether the model takes PDFs: Claude since 3.5, and no model of the other servers of this protocol."""
+    return _READS_FILES.match(bare_name(model_id)) is not None
 
 
 DEFAULT_MAX_TOKENS = 32_000
@@ -109,9 +115,11 @@ def build_body(request: ModelRequest[AnthropicConfig], cache: FoldCache[Turns]) 
     """(the body, why it does not ask for the thinking that is configured, where it does not)."""
     config = request.config
     system, messages = split_system(request.messages, None)
-    unsigned = config.unsigned_thinking
+    unsigned, files = config.unsigned_thinking, reads_files(config.model_id)
     turns = cache.fold(
-        (request.metadata.session_id, unsigned), tuple(messages), lambda: Turns(unsigned_thinking=unsigned)
+        (request.metadata.session_id, unsigned, files),
+        tuple(messages),
+        lambda: Turns(unsigned_thinking=unsigned, files=files),
     )
     turns.close()
     head, why = _settings(request, config, turns)
@@ -347,4 +355,6 @@ class AnthropicModel(HttpModel[AnthropicConfig]):
         lacks: set[Feature] = {"forced_tool"} if model_facts(model).thinks == "always" else set()
         if not model.startswith("claude-") or _NO_SCHEMA.match(model):
             lacks.add("output_schema")
+        if not reads_files(self._config.model_id):
+            lacks.add("files")
         return self.features - lacks

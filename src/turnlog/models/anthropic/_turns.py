@@ -5,6 +5,9 @@ from __future__ import annotations
 from typing import Self
 
 from turnlog.contract import (
+    PDF,
+    PICTURES,
+    FileRef,
     Image,
     JsonObject,
     Message,
@@ -18,7 +21,6 @@ from turnlog.contract import (
 from .._answer import as_object, as_text
 from .._turns import AlternatingTurns, Side
 from ..wire import (
-    PICTURES,
     call_input,
     data_url,
     image_note,
@@ -34,12 +36,12 @@ ANCHOR_EVERY = 15
 
 _NO_RESULT_TEXT = "The tool failed and said nothing."
 _EMPTY: JsonObject = {}
-_OURS = frozenset({"text", "image", "tool_use", "tool_result"})
+_OURS = frozenset({"text", "image", "document", "tool_use", "tool_result"})
 _THOUGHTS = frozenset({"thinking", "redacted_thinking"})
 
 
 class Turns(AlternatingTurns):
-    def __init__(self, *, unsigned_thinking: bool = False) -> None:
+    def __init__(self, *, unsigned_thinking: bool = False, files: bool = True) -> None:
         super().__init__()
         self._wire = bytearray()
         self._marks: list[int] = []
@@ -48,6 +50,7 @@ class Turns(AlternatingTurns):
         self._previous = 0
         self._stable = 0
         self._unsigned = unsigned_thinking
+        self._reads_files = files
         self._speaks = False
         self.loop_thinks: bool | None = None
         """Whether the first answer of the work in progress began with thinking."""
@@ -127,6 +130,12 @@ class Turns(AlternatingTurns):
         if mime_type not in PICTURES:
             return self._text(image_note(image))
         return {"type": "image", "source": {"type": "base64", "media_type": mime_type, "data": data}}
+
+    def _document(self, file: FileRef, data: str) -> JsonObject | None:
+        if not self._reads_files:
+            return None
+        source = {"type": "base64", "media_type": PDF, "data": data}
+        return {"type": "document", "source": source, "title": file.path}
 
     def _results(self, results: list[ToolResultPayload]) -> list[JsonObject]:
         return [self._result(result) for result in results]

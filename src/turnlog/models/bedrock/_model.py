@@ -223,6 +223,7 @@ class BedrockModel(Model[BedrockConfig]):
         vendor = vendor_of(self._config.model_id)
         can: dict[Feature, bool] = {
             "images": vendor.images,
+            "files": vendor.files,
             "cache": vendor.cache,
             "forced_tool": vendor.forced_tool,
             "output_schema": vendor.schemas,

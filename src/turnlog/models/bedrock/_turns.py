@@ -8,6 +8,7 @@ import re
 from typing import Any, NamedTuple, Self
 
 from turnlog.contract import (
+    FileRef,
     FileRefPart,
     Image,
     ImagePart,
@@ -34,6 +35,8 @@ _TEXT_ONLY = re.compile(
     r"titan-text|nova-micro|deepseek|gpt-oss|command|jamba|mixtral|mistral-(7b|large-2402|small-2402)"
     r"|llama3(-1)?-\d|llama3-2-[13]b|claude-(v2|instant)|claude-3-5-haiku"
 )
+_FILES = re.compile(r"claude-(?!v2|instant|3-(?:haiku|opus|sonnet))|nova-(?!micro)")
+_NOT_IN_DOCUMENT_NAMES = re.compile(r"[^A-Za-z0-9\-()\[\]]+")
 _SCHEMAS = re.compile(r"claude-(?:[a-z]+-(?:4-[1-9]\b|[5-9])|fable|mythos)")
 _CACHES = re.compile(r"nova-|claude-3-5-haiku|claude-3-5-sonnet-20241022|claude-3-7|claude-[a-z]+-\d")
 
@@ -42,6 +45,7 @@ class Vendor(NamedTuple):
     name: str
     """``anthropic``, ``amazon``, …; empty when the name does not say (an inference profile's ARN)."""
     images: bool
+    files: bool
     result_images: bool
     """Whether a tool's result may hold images, and say that it is an error."""
     cache: bool
@@ -63,6 +67,7 @@ def vendor_of(model_id: str) -> Vendor:
     return Vendor(
         name=name,
         images=_TEXT_ONLY.search(model_id) is None,
+        files=_FILES.search(model_id) is not None,
         result_images=capable,
         cache=caches,
         cache_tools=caches and name == "anthropic",
@@ -82,6 +87,7 @@ class Turns(AlternatingTurns):
         self._stable: tuple[int, int] | None = None
         """Up to where the context stays the same over folds."""
         self.size = 0
+        self._documents = 0
 
     def copy(self) -> Self:
         other = super().copy()
@@ -158,6 +164,15 @@ class Turns(AlternatingTurns):
             {"image": {"format": form, "source": {"bytes": data}}} if data else {"text": missing_note(image)}
         )
 
+    def _document(self, file: FileRef, data: str) -> JsonObject | None:
+        if not self._vendor.files:
+            return None
+        # Names may hold few characters, and none may stand twice in a request.
+        self._documents += 1
+        name = f"{_NOT_IN_DOCUMENT_NAMES.sub(' ', file.path)[:150].strip()} {self._documents}".strip()
+        source = {"bytes": base64.b64decode(data, validate=False)}
+        return {"document": {"format": "pdf", "name": name, "source": source}}
+
     def _results(self, results: list[ToolResultPayload]) -> list[JsonObject]:
         return [{"toolResult": self._result(result)} for result in results]
 
@@ -188,6 +203,8 @@ class Turns(AlternatingTurns):
         if side == "user" and self.answers_calls and not results and not self._vendor.mixed_turns:
             self.turns.append({"role": "assistant", "content": [{"text": "Understood."}]})
             self.answers_calls = joins = False
+        if any("document" in block for block in blocks) and not any("text" in block for block in blocks):
+            blocks = [*blocks, {"text": "(see the document)"}]  # one without words is refused
         if joins:
             self.turns[-1]["content"] += blocks
         else:
@@ -217,4 +234,7 @@ class Turns(AlternatingTurns):
 
 
 def _weight(block: JsonObject) -> int:
-    return len(block["image"]["source"]["bytes"]) if "image" in block else len(str(block))
+    for kind in ("image", "document"):
+        if kind in block:
+            return len(block[kind]["source"]["bytes"])
+    return len(str(block))

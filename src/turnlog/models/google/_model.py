@@ -26,7 +26,7 @@ from ..http._exchange import raw_event
 from ..wire import ToolNames, object_schema, split_system
 from ._schema import json_schema
 from ._stream import ORIGIN, GeminiReader
-from ._turns import Contents, Form, is_third_generation, wire_name
+from ._turns import Contents, Form, is_third_generation, reads_files, wire_name
 
 _LEVELS = ("minimal", "low", "medium", "high", "dynamic", "disabled")
 
@@ -241,9 +241,14 @@ class GoogleModel(HttpModel[GoogleConfig]):
         super().__init__(config, **fields)
         self._builder = RequestBuilder()
 
+    def _features(self) -> frozenset[Feature]:
+        return self.features if reads_files(self._config.model_id) else self.features - {"files"}
+
     async def _stream(self, request: ModelRequest[GoogleConfig]) -> AsyncGenerator[Chunk, None]:
         config = request.config
-        form = Form(self._platform(config), is_third_generation(config.model_id))
+        form = Form(
+            self._platform(config), is_third_generation(config.model_id), reads_files(config.model_id)
+        )
         headers, address = self._headers(config), self._address(config)
         body = self._builder.build(request, form)
         reader = GeminiReader(

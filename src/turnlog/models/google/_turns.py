@@ -6,6 +6,9 @@ import re
 from typing import ClassVar, NamedTuple, Self
 
 from turnlog.contract import (
+    PDF,
+    PICTURES,
+    FileRef,
     Image,
     JsonObject,
     Message,
@@ -18,7 +21,6 @@ from turnlog.contract import (
 
 from .._turns import AlternatingTurns, Side
 from ..wire import (
-    PICTURES,
     call_input,
     data_url,
     image_note,
@@ -43,6 +45,7 @@ class Form(NamedTuple):
 
     platform: str
     third_generation: bool
+    files: bool
 
     @property
     def origin(self) -> JsonObject:
@@ -63,6 +66,10 @@ def wire_name(name: str) -> str:
     if safe[0].isalpha() or safe[0] == "_":
         return safe
     return safe_name(f"_ {name}")  # the space makes it another name, so that it cannot meet a given one
+
+
+def reads_files(model: str) -> bool:
+    return "gemma" not in model
 
 
 class Contents(AlternatingTurns):
@@ -163,6 +170,9 @@ class Contents(AlternatingTurns):
         if inline is None:
             return {"fileData": {"mimeType": mime_type, "fileUri": url}}
         return {"inlineData": {"mimeType": mime_type, "data": inline[1]}}
+
+    def _document(self, file: FileRef, data: str) -> JsonObject | None:
+        return {"inlineData": {"mimeType": PDF, "data": data}} if self._form.files else None
 
     def _results(self, results: list[ToolResultPayload]) -> list[JsonObject]:
         """One response for each call; older models see a result's images after all of them."""

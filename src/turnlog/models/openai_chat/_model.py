@@ -9,7 +9,7 @@ from urllib.parse import urlsplit
 from turnlog.contract import Chunk, Feature, StreamStart
 
 from .._config import CAPABLE, ModelConfig, ModelRequest
-from .._openai import OpenAIModel, Quirks, sees
+from .._openai import OpenAIModel, Quirks, reads_files, sees
 from ..http._exchange import raw_event
 from ..wire import ToolNames
 from ._request import FAMILY, Form, OpenAIChatConfig, RequestBuilder
@@ -74,6 +74,7 @@ def _form(base: str, config: OpenAIChatConfig, quirks: Quirks) -> Form:
         model=config.model_id,
         nine_character_ids=quirks.nine_character_ids,
         images=sees(config, quirks),
+        files=reads_files(config, quirks),
         reasoning_back=config.reasoning_back or quirks.reasoning_back,
     )
 

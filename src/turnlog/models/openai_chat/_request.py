@@ -10,7 +10,9 @@ from typing import Any, Literal, NamedTuple, cast
 import msgspec
 
 from turnlog.contract import (
+    PDF,
     AgentError,
+    FileRef,
     FileRefPart,
     Image,
     ImagePart,
@@ -44,6 +46,7 @@ from ..wire import (
     is_strict,
     object_schema,
     own_data,
+    pdf_data,
     picture_url,
     safe_name,
     short_id,
@@ -96,6 +99,7 @@ class Form(NamedTuple):
     model: str
     nine_character_ids: bool
     images: bool
+    files: bool
     reasoning_back: ReasoningBack
 
     def encode(self, message: Message, before: Digest) -> bytes:
@@ -127,7 +131,7 @@ class Form(NamedTuple):
                 case ImagePart():
                     parts.append(self._image(part.payload))
                 case FileRefPart():
-                    parts.append({"type": "text", "text": file_note(part.payload)})
+                    parts.append(self._file(part.payload))
                 case ThinkingPart() | ToolCallPart() | ToolResultPart():
                     pass  # no user's message holds one
         if all(part["type"] == "text" for part in parts):
@@ -141,6 +145,15 @@ class Form(NamedTuple):
         if url is None:
             return {"type": "text", "text": unseen_note(image)}
         return {"type": "image_url", "image_url": {"url": url}}
+
+    def _file(self, file: FileRef) -> dict[str, Any]:
+        data = pdf_data(file) if self.files else None
+        if data is None:
+            return {"type": "text", "text": file_note(file)}
+        return {
+            "type": "file",
+            "file": {"filename": file.path, "file_data": f"data:{PDF};base64,{data}"},
+        }
 
     # ── the model ──
 

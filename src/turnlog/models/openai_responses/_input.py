@@ -9,6 +9,8 @@ from typing import NamedTuple
 import msgspec
 
 from turnlog.contract import (
+    PDF,
+    FileRef,
     FileRefPart,
     Image,
     ImagePart,
@@ -30,6 +32,7 @@ from ..wire import (
     file_note,
     image_note,
     own_data,
+    pdf_data,
     picture_url,
     result_parts,
     safe_name,
@@ -89,6 +92,7 @@ class Form(NamedTuple):
     host: str
     model: str
     images: bool
+    files: bool
     image_results: bool
     item_ids: bool
     runs_custom_tools: bool
@@ -145,7 +149,13 @@ class InputWriter:
             case ImagePart():
                 return self._image(part.payload)
             case FileRefPart():
-                return {"type": "input_text", "text": file_note(part.payload)}
+                return self._file(part.payload)
+
+    def _file(self, file: FileRef) -> JsonObject:
+        data = pdf_data(file) if self._form.files else None
+        if data is None:
+            return {"type": "input_text", "text": file_note(file)}
+        return {"type": "input_file", "filename": file.path, "file_data": f"data:{PDF};base64,{data}"}
 
     def _image(self, image: Image) -> JsonObject:
         url = picture_url(image) if self._form.images else None

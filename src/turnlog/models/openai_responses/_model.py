@@ -29,6 +29,7 @@ from .._openai import (
     Quirks,
     cache_key,
     held_schema,
+    reads_files,
     sees,
     write_body,
 )
@@ -255,6 +256,7 @@ def _form(base: str, config: OpenAIResponsesConfig, quirks: Quirks) -> Form:
         host=urlsplit(base).hostname or "",
         model=config.model_id,
         images=sees(config, quirks),
+        files=reads_files(config, quirks),
         image_results=official if config.image_results is None else config.image_results,
         # Azure refuses the ids of items that it did not keep.
         item_ids=config.store or not quirks.azure if config.item_ids is None else config.item_ids,
