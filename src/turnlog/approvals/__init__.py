@@ -25,7 +25,11 @@ from ._policy import (
     RulePolicy,
     ToolInfo,
     Verdict,
+    ask_before_write,
+    everything_asks,
     judge,
+    read_only,
+    workspace_auto,
 )
 
 __all__ = [
@@ -41,9 +45,11 @@ __all__ = [
     "ToolInfo",
     "Verdict",
     "approval_digest",
+    "ask_before_write",
     "check_decision",
     "definition_hash",
     "denial_text",
+    "everything_asks",
     "expired",
     "is_approved",
     "judge",
@@ -51,4 +57,6 @@ __all__ = [
     "make_request",
     "pending_approvals",
     "policy_denial_text",
+    "read_only",
+    "workspace_auto",
 ]

@@ -12,12 +12,14 @@ from turnlog.contract import (
     AgentError,
     ApprovalDecided,
     ApprovalRequested,
+    Runtime,
     ToolCallRequest,
     ToolPolicy,
     scrub,
 )
 
 from ._decisions import Decision
+from ._matches import cover_commands, cover_hosts, cover_paths, has_commands
 
 Action: TypeAlias = Literal["approve", "deny", "ask"]
 _ACTIONS: tuple[Action, ...] = ("approve", "ask", "deny")  # from the least to the most strict
@@ -57,20 +59,40 @@ class ApprovalPolicy(Protocol):
 Predicate: TypeAlias = Callable[[ToolCallRequest, ToolInfo], bool]
 
 
+def _check_action(action: str, owner: str) -> None:
+    if action not in _ACTIONS:
+        raise AgentError(
+            "ConfigInvalid",
+            f"{owner} of an approval policy answers {action!r}; it can answer {', '.join(_ACTIONS)}",
+        )
+
+
 @dataclass(frozen=True, kw_only=True)
 class Rule:
     """Holds for calls that fit all of it: a tool name pattern (``shell``, ``read_*``), annotations the tool
-    must carry with these values, and a predicate."""
+    must carry with these values, a predicate, and patterns of what the call names.
+
+    ``paths`` are of files (``src/**``, ``.env``; a folder stands for all in it), ``hosts`` of addresses
+    (``*.example.com``), ``commands`` of shell commands, word for word (``git diff *``). A rule that approves
+    fits when everything that the call names is covered for sure; one that asks or denies fits when something
+    may be.
+    """
 
     action: Action
     tools: str | Sequence[str] = "*"
     annotations: Mapping[str, Any] = field(default_factory=dict[str, Any])
+    paths: Sequence[str] = ()
+    hosts: Sequence[str] = ()
+    commands: Sequence[str] = ()
     when: Predicate | None = None
     reason: str | None = None
     final: bool = False
 
     def __post_init__(self) -> None:
         _check_action(self.action, "a rule")
+        for name in ("paths", "hosts", "commands"):
+            if isinstance(getattr(self, name), str):
+                raise AgentError("ConfigInvalid", f"a rule: {name} is one text; pass a list of patterns")
 
     def fits(self, call: ToolCallRequest, tool_info: ToolInfo) -> bool:
         patterns = [self.tools] if isinstance(self.tools, str) else self.tools
@@ -78,7 +100,23 @@ class Rule:
             return False
         if any(tool_info.annotations.get(key) != value for key, value in self.annotations.items()):
             return False
+        surely, arguments = self.action == "approve", call.arguments or {}
+        if surely and (self.paths or self.hosts) and not self.commands and has_commands(arguments):
+            return False  # a command reaches more than the folder and the addresses it names
+        for wanted, cover in self._covered():
+            if wanted and not cover(wanted, arguments, surely=surely):
+                return False
         return self.when is None or bool(self.when(call, tool_info))
+
+    def why(self) -> str | None:
+        """What a human or a model is told where no reason was given."""
+        if self.reason is not None or self.action == "approve":
+            return self.reason
+        named = [", ".join(map(str, wanted)) for wanted, _ in self._covered() if wanted]
+        return f"a rule covers {'; '.join(named)}" if named else None
+
+    def _covered(self) -> tuple[tuple[Sequence[str], Callable[..., bool]], ...]:
+        return ((self.paths, cover_paths), (self.hosts, cover_hosts), (self.commands, cover_commands))
 
 
 class RulePolicy:
@@ -97,8 +135,55 @@ class RulePolicy:
             except Exception as error:
                 return Verdict("ask", f"a rule failed: {type(error).__name__}: {scrub(str(error))}")
             if fits:
-                return Verdict(rule.action, rule.reason, rule.final)
+                return Verdict(rule.action, rule.why(), rule.final)
         return self._default
+
+
+def _is_ours(call: ToolCallRequest, tool_info: ToolInfo) -> bool:
+    """A server may claim anything of its tools; the program that uses them vouches for its own."""
+    return "mcp_server" not in tool_info.annotations
+
+
+_READS = Rule(action="approve", annotations={"read_only": True}, when=_is_ours)
+
+
+def read_only(rules: Sequence[Rule] = ()) -> RulePolicy:
+    """Tools that only read may run, all others are denied. What a server claims of its tools is not
+    believed: approve them with ``rules``, which come first, here as in the policies below."""
+    reason = "only tools that read are allowed here; tell what you would change instead"
+    return RulePolicy([*rules, _READS, Rule(action="deny", reason=reason)])
+
+
+def ask_before_write(rules: Sequence[Rule] = ()) -> RulePolicy:
+    """Tools that only read may run, a human decides on all others."""
+    return RulePolicy([*rules, _READS, Rule(action="ask", reason="it may change something")])
+
+
+def workspace_auto(runtime: Runtime, rules: Sequence[Rule] = ()) -> RulePolicy:
+    """Tools may read, and change files and run commands within the sandbox of ``runtime``; a human decides
+    on all others, and on everything but reading where the runtime has no sandbox."""
+
+    def is_confined(call: ToolCallRequest, tool_info: ToolInfo) -> bool:
+        changing = tool_info.annotations.get("writes") or tool_info.annotations.get("runs_commands")
+        return bool(changing) and runtime.sandbox is not None and _is_ours(call, tool_info)
+
+    def is_open(call: ToolCallRequest, tool_info: ToolInfo) -> bool:
+        return runtime.sandbox is None
+
+    return RulePolicy(
+        [
+            *rules,
+            _READS,
+            Rule(action="approve", when=is_confined),
+            Rule(action="ask", when=is_open, reason="no sandbox keeps it within the workspace"),
+            Rule(action="ask", reason="it may reach beyond the workspace"),
+        ]
+    )
+
+
+def everything_asks(rules: Sequence[Rule] = ()) -> RulePolicy:
+    """A human decides on every call."""
+    return RulePolicy([*rules, Rule(action="ask", reason="every call is asked about")])
 
 
 def judge(
@@ -131,14 +216,6 @@ def _ask(policy: ApprovalPolicy, call: ToolCallRequest, tool_info: ToolInfo) -> 
     if not isinstance(found, Verdict) or found.action not in _ACTIONS:
         return Verdict("ask", f"{name} gave no verdict but {found!r}")
     return found
-
-
-def _check_action(action: str, owner: str) -> None:
-    if action not in _ACTIONS:
-        raise AgentError(
-            "ConfigInvalid",
-            f"{owner} of an approval policy answers {action!r}; it can answer {', '.join(_ACTIONS)}",
-        )
 
 
 ApprovalHandler: TypeAlias = Callable[

@@ -194,7 +194,7 @@ class Shell:
         words = f"{found.id} {state}"
         return told(words, "\n".join([text or "[nothing new]", f"[{words}]", *self._news(ctx)]))
 
-    @tool(requires_runtime=True)
+    @tool(requires_runtime=True, annotations={"runs_commands": True})
     async def job_stop(self, ctx: ToolContext, job: str) -> ToolResult:
         """Stop a job in the background, with everything that it started.
 
