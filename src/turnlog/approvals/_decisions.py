@@ -34,9 +34,12 @@ _DIGEST_FORM = "turnlog-approval-1"
 _DIGEST_FORM_WITH_DEFINITION = "turnlog-approval-2"
 
 
-def definition_hash(spec: ToolSpec) -> str:
-    """What an approver sees of a tool: name, description and schema."""
+def definition_hash(spec: ToolSpec, origin: str | None = None) -> str:
+    """What an approver sees of a tool: name, description and schema; and ``origin``, where it comes from, for
+    tools of servers: the same words from another command are another tool."""
     told = [spec.name, spec.description, spec.parameter_schema]
+    if origin is not None:
+        told.append(origin)
     return digest(msgspec.json.encode(told, order="sorted"))
 
 

@@ -125,6 +125,7 @@ class Agent(Generic[T]):
         check_kind("runtime_data", runtime_data, dict, "a dict")
         check_params(params)
         check_duck("runtime", runtime, "connect", "a Runtime")
+        registry.use_runtime(runtime)
         check_duck("clock", clock, "monotonic", "a Clock, as SystemClock()")
         check_duck("ids", ids, "entry", "an IdSource, as SystemIds()")
         check_list("observers", observers)

@@ -143,7 +143,7 @@ class LiveTools:
 
     def _definition(self, tool_name: str) -> str | None:
         tool = self._registry.get(tool_name)
-        return definition_hash(tool.spec) if tool is not None else None
+        return definition_hash(tool.spec, tool.annotations.get("origin")) if tool is not None else None
 
     def _ask(self, call: CallState, reason: str | None) -> Ask:
         expires_at = self._approvals.expires_at(self._world.clock.now())

@@ -1,5 +1,5 @@
 """Tools of MCP servers, as a toolset. Needs the extra ``mcp``."""
 
-from ._server import MCPServer
+from ._server import MCPOptions, MCPPrompt, MCPResource, MCPServer
 
-__all__ = ["MCPServer"]
+__all__ = ["MCPOptions", "MCPPrompt", "MCPResource", "MCPServer"]

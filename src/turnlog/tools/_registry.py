@@ -13,7 +13,7 @@ from collections.abc import AsyncGenerator, Callable, Iterable, Iterator, Sequen
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple, Protocol, TypeAlias, cast, runtime_checkable
 
-from turnlog.contract import AgentError, JsonObject, ToolCallRequest, ToolPolicy, ToolSpec, scrub
+from turnlog.contract import AgentError, JsonObject, Runtime, ToolCallRequest, ToolPolicy, ToolSpec, scrub
 
 from ._answer import ToolAnswer
 from ._context import ToolContext, check_deps
@@ -186,6 +186,13 @@ class ToolRegistry:
     @property
     def toolsets(self) -> list[Toolset]:
         return [source.toolset for source in self._sources]
+
+    def use_runtime(self, runtime: Runtime | None) -> None:
+        """Hand the agent's runtime to the toolsets that start processes (``use_runtime``)."""
+        for source in self._sources:
+            use = getattr(source.toolset, "use_runtime", None)
+            if runtime is not None and use is not None:
+                use(runtime)
 
     def __contains__(self, name: object) -> bool:
         return name in self._tools
