@@ -17,6 +17,7 @@ from turnlog import Agent
 from turnlog.contract import AgentError
 from turnlog.history import MemoryStore
 from turnlog.mcp import MCPServer
+from turnlog.runtime import LocalRuntime
 from turnlog.testing import FakeProcess, FakeRuntime, ScriptedModel, Turn
 from turnlog.tools import ToolRegistry
 
@@ -140,13 +141,11 @@ async def test_an_approval_holds_for_one_command_and_one_schema() -> None:
     turns = [Turn(tool_calls=[{"name": "plain", "arguments": {}}]), "Done."]
     store = MemoryStore()
 
-    def agent(*args: str, mode: str = "plain") -> Agent[str]:
-        server = MCPServer.stdio(
-            sys.executable, "-SE", HOSTILE, mode, *args, name="s", requires_approval=True
-        )
+    def agent(notes: Path | None, *turns: Any) -> Agent[str]:
+        server = hostile(notes=notes, requires_approval=True)
         return Agent(ScriptedModel(turns), tools=[server], store=store)
 
-    async with agent() as first:
+    async with agent(None, *turns) as first:
         await first.run("Go.", session="s")
         [call] = await first.pending()
         await first.session("s").approve(call, by="ann")
@@ -242,12 +241,24 @@ async def test_text_of_a_model_for_a_server_is_a_session_of_its_own() -> None:
 # ── a runtime ──
 
 
-async def test_a_server_runs_in_the_runtime_of_its_agent_when_that_has_a_sandbox() -> None:
-    server, own = hostile(), FakeRuntime()
-    other = hostile(runtime=own)
-    theirs = FakeRuntime()
-    Agent(ScriptedModel([]), tools=[server, other], store="memory:", runtime=theirs)
-    assert (server.runtime, other.runtime) == (theirs, own)
+async def test_a_server_runs_in_the_sandbox_of_its_agent(tmp_path: Path) -> None:
+    place = tmp_path / "work"
+    place.mkdir()
+    shutil.copy(HOSTILE, place / "server.py")
+    runtime = LocalRuntime(place)
+    try:
+        await runtime.connect()
+    except AgentError as error:
+        pytest.skip(f"no sandbox here: {error.message[:80]}")
+    outside, inside = tmp_path / "outside", place / "inside"
+    for notes in (outside, inside):
+        server = MCPServer.stdio("python3", "-SE", "server.py", "plain", str(notes), name="boxed")
+        turns = [Turn(tool_calls=[{"name": "plain", "arguments": {}}]), "Done."]
+        async with Agent(ScriptedModel(turns), tools=[server], store="memory:", runtime=runtime) as agent:
+            assert (await agent.run("Go.")).text == "Done."
+    assert inside.read_text() == "plain\n"
+    assert not outside.exists(), "what is outside of the workspace cannot be written"
+    await runtime.close()
 
 
 async def test_a_server_in_a_runtime_is_spoken_to_through_its_process() -> None:

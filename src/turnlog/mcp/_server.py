@@ -7,13 +7,14 @@ import base64
 import hashlib
 import json
 import logging
+import os
 import re
 import threading
 from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Self, TypedDict, TypeVar, Unpack
+from typing import TYPE_CHECKING, Any, Literal, Self, TypedDict, TypeVar, Unpack
 
 from turnlog.contract import (
     FINAL_ANSWER,
@@ -115,6 +116,9 @@ class MCPServer:
         self.sampling = options.get("sampling")
         self.held: dict[tuple[str, str], Flight] = {}
         self.runtime: Runtime | None = None
+        """Where its process is started, other than on the machine itself."""
+        self._offered: Runtime | None = None
+        self._takes_runtime = False
         self._connect, self._options = connect, options
         self._origin = hashlib.sha256(json.dumps(origin).encode()).hexdigest()
         self._link: Link | None = None
@@ -127,19 +131,20 @@ class MCPServer:
         *args: str,
         env: Mapping[str, str] | None = None,
         cwd: str | None = None,
-        runtime: Runtime | None = None,
+        runtime: Runtime | Literal["host"] | None = None,
         **options: Unpack[MCPOptions],
     ) -> Self:
         """A server that is started as a process and spoken to over its standard input and output.
 
         It sees a few harmless variables of the environment and those in ``env``. With ``runtime`` it is
-        started there, behind that runtime's policy; an agent whose runtime has a sandbox gives its own.
+        started there, behind that runtime's policy. Without one it is started in the runtime of its agent,
+        where that has a sandbox; ``"host"`` starts it on the machine itself all the same.
         """
-        line, given = [command, *args], dict(env or {})
+        line, given = [os.fspath(part) for part in (command, *args)], dict(env or {})
 
         @asynccontextmanager
         async def connect(link: Link) -> AsyncGenerator[Client]:
-            where = server.runtime
+            where = server.runtime or _boxed(server._offered)
             if where is None:
                 program: LocalProgram | RuntimeProgram = await LocalProgram.start(line, given, cwd)
             else:
@@ -155,7 +160,8 @@ class MCPServer:
         limit = options.get("max_message", 64_000_000)
         plain = {key: "" if is_secret_name(key) else value for key, value in sorted(given.items())}
         server = cls(" ".join(line)[:80], connect, ["stdio", line, plain, cwd], options)
-        server.runtime = runtime
+        server.runtime = runtime if runtime != "host" else None
+        server._takes_runtime = runtime is None
         server.secrets = {key: value for key, value in given.items() if is_secret_name(key)}
         return server
 
@@ -183,10 +189,9 @@ class MCPServer:
         return f"MCPServer({self.name!r})"
 
     def use_runtime(self, runtime: Runtime) -> None:
-        """Start the server in ``runtime``, where that has a sandbox and the server has no runtime of its
-        own."""
-        if self.runtime is None and runtime.sandbox is not None:
-            self.runtime = runtime
+        """The runtime of the agent: its process is started there, where it has a sandbox."""
+        if self._takes_runtime:
+            self._offered = runtime
 
     @property
     def instructions(self) -> str | None:
@@ -426,6 +431,10 @@ class MCPServer:
                 link.give_up()
             words = f"MCP server {self.name!r}: {link.outcome.reason or in_words(error)}"
             raise AgentError("ToolExecutionError", words, cause=error) from error
+
+
+def _boxed(runtime: Runtime | None) -> Runtime | None:
+    return runtime if runtime is not None and runtime.sandbox is not None else None
 
 
 def _client(transport: Any, link: Link, server: MCPServer) -> Client:
