@@ -344,6 +344,7 @@ def test_the_page_about_agents_as_tools_runs(folder: Path, capsys: pytest.Captur
     shown = capsys.readouterr().out
     expected = (
         "Bees dance to tell where food is.\nresearcher completed\nTrue\nawaiting_human\nYou have a map now.\n"
+        "billing says: You have 5 dollars back.\nbilling says: Any time.\n"
     )
     assert shown == expected
 

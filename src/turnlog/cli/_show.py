@@ -298,6 +298,7 @@ def _body(entry: Entry) -> str:  # one line for each kind: long because the voca
             return " · ".join(
                 f"[cyan]{safe(o.tool_name)}[/] {o.status} "
                 f"[dim]{short(result_text(part), 80 if o.status == 'success' else _UNCUT)}[/]"
+                + (f" [bold]→ {safe(o.handed_to)}[/]" if o.handed_to else "")
                 for part, o in zip(entry.payload.message.tool_results, entry.payload.outcomes, strict=False)
             )
         case ApprovalRequestedEntry():

@@ -201,6 +201,8 @@ class Projection:
         for outcome in entry.payload.outcomes:
             if outcome.sections is not None:
                 self._note_hints(entry, outcome.sections)
+            if outcome.handed_to is not None:
+                self._set_head("override", entry, None)  # it was for the agent that spoke until now
 
     def _add_branch(self, entry: BranchSummaryEntry) -> None:
         # A purge that this log does not tell of was before the branch: no screen of the branch can show it.

@@ -252,7 +252,8 @@ class ToolOutcome(Value, frozen=True, kw_only=True):
 
     ``authored`` says that the tool's author gave a grain; ``artifact`` names the blob that holds the whole
     output where the message shows a part of it. ``traceback`` is for people and never reaches a model;
-    ``usage`` is what the tool itself spent on models; ``ends_run`` says that nothing is asked after it.
+    ``usage`` is what the tool itself spent on models; ``ends_run`` says that nothing is asked after it,
+    ``handed_to`` that the agent of this name answers from here on.
     """
 
     tool_call_id: str
@@ -266,6 +267,7 @@ class ToolOutcome(Value, frozen=True, kw_only=True):
     traceback: str | None = None
     usage: TokenUsage | None = None
     ends_run: bool | None = None
+    handed_to: str | None = None
 
 
 class ToolResults(Value, frozen=True, kw_only=True):

@@ -149,7 +149,8 @@ class ToolDeferred(Event, frozen=True, kw_only=True):
 
 
 class ToolFinished(Event, frozen=True, kw_only=True):
-    """A call's result was appended; ``message`` holds that one result."""
+    """A call's result was appended; ``message`` holds that one result. ``handed_to`` is the agent that
+    answers from here on, where the call handed the conversation over."""
 
     kind: ClassVar[Literal["tool_result"]] = "tool_result"
     entry_id: str
@@ -158,6 +159,7 @@ class ToolFinished(Event, frozen=True, kw_only=True):
     status: ToolStatus
     message: Message
     elapsed_ms: int | None = None
+    handed_to: str | None = None
 
     @property
     def is_error(self) -> bool:

@@ -56,7 +56,8 @@ class LoopLimits(Value, frozen=True, kw_only=True):
     ends before its second call. When one call fails again and again in the same way, the model is told so
     after ``warn_repeated_failures`` of them (0: never), and the run ends as ``RunStalled`` after
     ``max_repeated_failures`` (None: never). An answer that does not fit the output type is corrected by the
-    model at most ``max_corrections`` times.
+    model at most ``max_corrections`` times. The conversation is handed over at most ``max_handoffs`` times in
+    a run.
     """
 
     max_iterations: int = 100
@@ -67,6 +68,7 @@ class LoopLimits(Value, frozen=True, kw_only=True):
     max_repeated_failures: int | None = 5
     warn_repeated_failures: int = 3
     max_corrections: int = 3
+    max_handoffs: int = 10
 
 
 Limits: TypeAlias = LoopLimits
@@ -123,7 +125,7 @@ class RunInput(Value, frozen=True, kw_only=True):
 class RunResult(Value, Generic[T], frozen=True, kw_only=True):
     """What came of a run. ``output_value`` is the structured output where one was asked for, or what a tool
     returned that ended the run; read it as ``output``, which is never the absence of one. Read
-    back from a log it is plain JSON."""
+    back from a log it is plain JSON. ``agent_name`` is the agent that spoke last."""
 
     session_id: str
     run_id: str
@@ -132,6 +134,7 @@ class RunResult(Value, Generic[T], frozen=True, kw_only=True):
     last_error: ErrorInfo | None = None
     usage: TokenUsage | None = None
     finish_reason: str | None = None
+    agent_name: str | None = None
     output_value: T | UnsetType = field(default=UNSET, name="output")
 
     @property

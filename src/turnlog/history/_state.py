@@ -169,6 +169,11 @@ class SessionState:
     """What the newest of them was told, where it was a tool's result."""
     final: tuple[str, str] | None = None
     """The call whose result ends the run, and the text of that result."""
+    agent: str | None = None
+    """Who was asked last, or is to be asked first."""
+    handed_to: str | None = None
+    """Who is asked next, since the conversation was handed over."""
+    handoffs: int = 0
     # the session
     schema_version: int | None = None
     title: str | None = None
@@ -207,6 +212,11 @@ class SessionState:
     def open_calls(self) -> list[CallState]:
         """Calls without a result, in call order."""
         return [call for call in self.calls.values() if not call.answered]
+
+    @property
+    def speaker(self) -> str | None:
+        """The agent whose turn it is; one that hands over still has its other calls answered."""
+        return self.agent if self.handed_to is None or self.open_calls else self.handed_to
 
     @property
     def awaiting(self) -> list[CallState]:
@@ -302,7 +312,8 @@ class SessionState:
         self.calls = {id: call for id, call in self.calls.items() if not call.answered}
         self.input_pending = False
         self.tool_rounds = self.calls_started = self.failures = self.failed_round = self.corrections = 0
-        self.failing = self.final = None
+        self.failing = self.final = self.handed_to = None
+        self.agent, self.handoffs = entry.payload.agent_name, 0
 
     def _end(self, entry: RunEndedEntry) -> None:
         self.paused = False
@@ -333,6 +344,7 @@ class SessionState:
         self.call_index = started.model_call_index
         self.attempt = started.attempt
         self.open_call = started
+        self.agent, self.handed_to = self.handed_to or self.agent, None
         self.failure = None
         self.input_pending = False
         self.target = started.target
@@ -420,6 +432,8 @@ class SessionState:
         for outcome in entry.payload.outcomes:
             if call := self.calls.get(outcome.tool_call_id):
                 call.answered = True
+                if outcome.handed_to is not None:
+                    self.handed_to, self.handoffs = outcome.handed_to, self.handoffs + 1
                 self._note_failure(call, outcome.status == "failed")
                 if outcome.ends_run:
                     self.final = (outcome.tool_call_id, _result_text(entry, outcome.tool_call_id))

@@ -30,6 +30,7 @@ if TYPE_CHECKING:
     from ._handle import Session as Session
     from ._handle import StoredSession as StoredSession
     from ._handle import open_session as open_session
+    from ._handoff import Handoff as Handoff
     from ._journal import Undone as Undone
     from ._loop import AgentLoop as AgentLoop
     from ._map import Batch as Batch
@@ -78,6 +79,7 @@ else:
             "._options": "RunOptions",
             "._open_sessions": "LoopParts SessionOptions",
             "._handle": "Session StoredSession open_session",
+            "._handoff": "Handoff",
             "._stream": "Run RunStream SyncRunStream",
         },
     )

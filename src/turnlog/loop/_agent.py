@@ -43,6 +43,7 @@ from ._agent_config import AgentConfig, load_config
 from ._child import ChildAgent
 from ._folds import Memory, memory_tools, widget_tools
 from ._handle import Session
+from ._handoff import Handoff, make_handoff, team_of
 from ._loop import AgentLoop
 from ._map import Batch
 from ._open_sessions import LoopParts, SessionOptions
@@ -100,6 +101,7 @@ class Agent(Generic[T]):
         limits: LoopLimits | None = None,
         context: ContextOptions | Callable[[], ContextManager] | None = None,
         hooks: Hooks | None = None,
+        handoffs: Sequence[Agent[Any] | Handoff] = (),
         observers: Sequence[Observer] = (),
         params: ModelParams | None = None,
         model_options: dict[str, Any] | None = None,
@@ -117,7 +119,9 @@ class Agent(Generic[T]):
         self.store = self._open(store)
         self._widgets = check_widgets(widgets or ())
         check_list("tools", tools or ())
-        registry = ToolRegistry([*(tools or ()), *widget_tools(self._widgets), *memory_tools()])
+        self._registry = registry = ToolRegistry(
+            [*(tools or ()), *widget_tools(self._widgets), *memory_tools()]
+        )
         if deps_type is not None:
             registry.check_deps_type(deps_type)
         check_kind("name", name, str, "text")
@@ -178,6 +182,7 @@ class Agent(Generic[T]):
                 owners=tuple(tools or ()),
             )
         )
+        self.add_handoffs(*handoffs)
 
     @property
     def name(self) -> str:
@@ -478,6 +483,23 @@ class Agent(Generic[T]):
         """
         check_kind("description", description, str, "what the agent is good for, as text", required=True)
         return ChildAgent(self.loop, self._defaults).tool(description, name, options)
+
+    def as_handoff(
+        self, description: str | None = None, *, name: str | None = None, **options: Unpack[ToolOptions]
+    ) -> Handoff:
+        """The way to this agent for another: ``handoffs=[billing.as_handoff("For questions of money.")]``.
+        The tool that hands over is named ``transfer_to_`` and the agent, unless ``name`` is given."""
+        check_kind("description", description, str, "what the agent is good for, as text")
+        return make_handoff(self.loop.parts, self._defaults, description, name, options)
+
+    def add_handoffs(self, *handoffs: Agent[Any] | Handoff) -> None:
+        """Let this agent hand the conversation over to others, also to those that were made after it."""
+        for each in handoffs:
+            check_kind("handoffs", each, (Agent, Handoff), "agents, or agent.as_handoff(…)", required=True)
+            handoff = each if isinstance(each, Handoff) else each.as_handoff()
+            self._registry.add(handoff.tool)
+            self.loop.parts.handoffs.append(handoff)
+            team_of(self.loop.parts)
 
     # ── while it runs ──
 

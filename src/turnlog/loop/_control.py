@@ -32,7 +32,7 @@ from turnlog.contract import (
 from turnlog.history import CallState, SessionState, check_input
 from turnlog.history import Session as LoggedSession
 from turnlog.observe import get_logger
-from turnlog.tools import ToolResult, check_schema, render
+from turnlog.tools import Registry, ToolResult, check_schema, render
 
 from ._budget import Budget, ChildBody, spent_in
 from ._folds import Folds, find_widgets
@@ -307,15 +307,15 @@ class RunControl:
 
     # ── children ──
 
-    async def continue_children(self, session: LoggedSession, budget: Budget) -> None:
+    async def continue_children(self, session: LoggedSession, budget: Budget, registry: Registry) -> None:
         """As a run is resumed: make those of its calls again whose children need not wait any longer, and
         count what the others have used."""
         waiting = [call for call in session.state.open_calls if call.deferred is not None]
         if not any(call.child for call in waiting):
             return
-        await self._parts.registry.refresh()
+        await registry.refresh()
         for call in waiting:
-            tool, child = self._parts.registry.get(call.call.tool_name), call.child
+            tool, child = registry.get(call.call.tool_name), call.child
             if child is None or tool is None or not isinstance(tool.function, ChildBody):
                 continue
             state = await self._state_of(child)

@@ -147,6 +147,7 @@ def _of_results(entry: ToolResultsEntry, state: SessionState, at: Place) -> list
                 status=outcome.status,
                 elapsed_ms=outcome.elapsed_ms,
                 message=alone,
+                handed_to=outcome.handed_to,
             )
         )
     return told
@@ -231,6 +232,7 @@ def result_of(session_id: str, state: SessionState, output: Any = UNSET) -> RunR
         finish_reason=answer.finish_reason if answer is not None else None,
         last_error=state.ended.error if state.ended is not None else None,
         usage=state.usage,
+        agent_name=state.agent,
         output_value=output_in(state) if output is UNSET else output,
     )
 

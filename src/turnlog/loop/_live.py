@@ -56,6 +56,7 @@ from ._budget import Budget, Spent
 from ._compact import Recaps
 from ._decide import plan_retry
 from ._folds import Folds
+from ._handoff import Handoff, is_handed
 from ._options import joined
 from ._phases import empty_output, request_for
 from ._ports import (
@@ -85,12 +86,14 @@ class LiveModel:
         secrets: Secrets | None = None,
         assembler: Callable[[str], MessageAssembler] = MessageAssembler,
         budget: Budget | None = None,
+        speaker: Handoff | None = None,
     ) -> None:
         self._model = model
         self._assembler = assembler
         self._secrets = secrets or Secrets()
         self._pictures = pictures
         self._budget = budget
+        self._speaker = speaker
         self._clock = clock
 
     def target(self, metadata: RequestMetadata) -> tuple[ModelInvocationDescriptor, str | None]:
@@ -107,19 +110,33 @@ class LiveModel:
             call.context.tool_specs,
             call.context.system_prompt,
             tool_choice=self._choice(call),
-            system_prompt_content=_prompt_parts(call),
+            system_prompt_content=None if is_handed(self._speaker, call.state) else _prompt_parts(call),
             invocation_state=call.state.started.invocation_state if call.state.started else None,
             output_schema=self._schema(call.state.started),
             request_metadata=call.metadata,
-            **_params(call),
+            **self._params(call.state.started),
         )
         target = call.state.open_call.target if call.state.open_call else self._model.descriptor
         if self._budget is not None and self._budget.is_shared:
-            deltas = _in_turn(deltas, self._budget, _expected(call, target))
+            deltas = _in_turn(deltas, self._budget, self._expected(call, target))
         mask = DeltaMask(self._secrets) if self._secrets.forms else None
         if mask is not None:
             deltas = mask.mask(deltas)
         return deltas, LiveCollector(self._assembler(call.metadata.run_id), target, mask)
+
+    def _params(self, started: RunStarted | None) -> dict[str, Any]:
+        given = (started.model_params if started else None) or {}
+        if self._speaker is not None:
+            params = self._speaker.defaults.params
+            given = params.to_fields() if params is not None else {}
+        return {name: value for name, value in given.items() if name != "role"}
+
+    def _expected(self, call: ModelCall, target: ModelInvocationDescriptor) -> Spent:
+        """What a call may use: its prompt, as estimated, and an answer of the usual or the given length."""
+        answer = self._params(call.state.started).get("max_tokens") or _USUAL_ANSWER
+        tokens = call.context.stats.estimated_tokens
+        usage = TokenUsage(input_tokens=tokens, output_tokens=answer, total_tokens=tokens + answer)
+        return Spent(usage.total_tokens, cost_of(target, usage) or 0.0)
 
     def _schema(self, started: RunStarted | None) -> JsonObject | None:
         if started is None or started.output_schema is None or started.output_mode in ("tool", "text"):
@@ -146,14 +163,6 @@ class LiveModel:
         await self._clock.sleep(milliseconds / 1000)
 
 
-def _expected(call: ModelCall, target: ModelInvocationDescriptor) -> Spent:
-    """What a call may use: its prompt, as estimated, and an answer of the usual length or the given one."""
-    answer = _params(call).get("max_tokens") or _USUAL_ANSWER
-    tokens = call.context.stats.estimated_tokens
-    usage = TokenUsage(input_tokens=tokens, output_tokens=answer, total_tokens=tokens + answer)
-    return Spent(usage.total_tokens, cost_of(target, usage) or 0.0)
-
-
 async def _in_turn(
     deltas: AsyncGenerator[MessageDelta, None], budget: Budget, expected: Spent
 ) -> AsyncGenerator[MessageDelta, None]:
@@ -170,12 +179,6 @@ def _prompt_parts(call: ModelCall) -> list[PromptPart] | None:
     parts = [PromptPart(text=part.payload.text, cache=True) for part in started.system_prompt_content]
     rest = prompt.removeprefix(joined(started.system_prompt_content))
     return [*parts, PromptPart(text=rest)] if rest else parts
-
-
-def _params(call: ModelCall) -> dict[str, Any]:
-    started = call.state.started
-    given = (started.model_params if started else None) or {}
-    return {name: value for name, value in given.items() if name != "role"}
 
 
 class LiveCollector:
@@ -492,15 +495,18 @@ class Keyring:
 
     def __init__(self, owners: Iterable[object]) -> None:
         self._owners = tuple(owners)
-        self._values: dict[str, str] = {}
+        self._values: list[tuple[str, str]] = []
         self._secrets = Secrets()
         self.secrets()
 
+    def add(self, owners: Iterable[object]) -> None:
+        self._owners += tuple(each for each in owners if all(each is not known for known in self._owners))
+
     def secrets(self) -> Secrets:
-        values = {name: value for owner in self._owners for name, value in owned_secrets(owner).items()}
+        values = [pair for owner in self._owners for pair in owned_secrets(owner).items()]
         if values != self._values:
-            self._values, self._secrets = values, Secrets(values.values())
-            for name, value in values.items():
+            self._values, self._secrets = values, Secrets(value for _, value in values)
+            for name, value in values:
                 if value and not is_guardable(value) and name not in _warned:
                     _warned.add(name)
                     _log.warning(

@@ -38,6 +38,7 @@ from turnlog.tools import AgentInfo, Executor, GivenAnswer, Registry, Tool, Tool
 
 from ._budget import ChildBody, child_session
 from ._folds import SHARE, SessionShare
+from ._handoff import Handoff, HandoffBody, is_handed
 from ._journal import SessionJournal
 from ._output import LiveOutput, final_tool, is_final
 from ._phases import request_for
@@ -60,6 +61,8 @@ class ToolWorld:
     sandbox: str | None = None
     share: SessionShare | None = None
     secrets: Secrets = field(default_factory=Secrets)
+    speaker: Handoff | None = None
+    """The agent that the conversation was handed to."""
 
 
 class LiveTools:
@@ -93,6 +96,14 @@ class LiveTools:
         if started is None:
             return []
         offered = self._registry.offered(started.tool_policy, started.allowed_tools, started.tool_order)
+        if (speaker := self._world.speaker) is not None and is_handed(speaker, state):
+            # What the run allows and orders are tools of the agent that it was started with.
+            offered = self._registry.offered(speaker.defaults.tool_policy)
+        if speaker is not None and self._world.share is not None:
+            shown = {widget.name for widget in self._world.share.folds.host.widgets}
+            unseen = [widget for widget in speaker.parts.widgets if widget.name not in shown]
+            names = {spec.name for widget in unseen for spec in widget.tools}
+            offered = [spec for spec in offered if spec.name not in names]
         return offered if started.output_mode != "tool" else [*offered, final_tool(started)]
 
     async def judge(self, call: CallState, state: SessionState) -> Judgement:
@@ -161,6 +172,21 @@ class LiveTools:
         if limit is not None and first and state.calls_started >= limit:
             text = f"this run may make {limit} tool calls and has made them; answer with what you have"
             return Answer(ToolAnswer.failed("ToolCallLimit", text))
+        return self._refuse_handoff(request.tool_name, state)
+
+    def _refuse_handoff(self, tool_name: str, state: SessionState) -> Answer | None:
+        tool, started = self._registry.get(tool_name), state.started
+        if started is None or tool is None or not isinstance(tool.function, HandoffBody):
+            return None
+        if state.handed_to is not None:
+            text = f"the conversation is handed to {state.handed_to} already"
+            return Answer(ToolAnswer.failed("ToolDenied", text))
+        if state.handoffs >= started.limits.max_handoffs:
+            text = (
+                f"the conversation was handed over {state.handoffs} times in this run, and is not handed "
+                "over again; answer with what you have"
+            )
+            return Answer(ToolAnswer.failed("ToolCallLimit", text))
         return None
 
     async def recover(self, call: CallState, state: SessionState) -> Judgement:
@@ -195,6 +221,9 @@ class LiveTools:
         if self._world.share is not None:
             SHARE.set(self._world.share)  # in the context of this task, and of what it starts
         answer = await self._executor.execute(request_for(call), self._context(call, key, attempt))
+        tool = self._registry.get(call.call.tool_name)
+        if tool is not None and isinstance(tool.function, HandoffBody) and answer.status == "success":
+            answer = replace(answer, handed_to=tool.function.to)
         # The tool ran, and that must be told, though all of its output is not kept.
         try:
             return await self._keep_artifact(answer)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator, Sequence
+from dataclasses import replace
 from typing import Any, Literal
 
 import msgspec
@@ -13,6 +14,7 @@ from turnlog.contract import (
     AgentError,
     Entry,
     JsonObject,
+    ModelInvocationDescriptor,
     RunEvent,
     RunInput,
     RunResult,
@@ -29,6 +31,7 @@ from ._control import RunControl
 from ._decide import time_spent
 from ._events import replay_events
 from ._folds import Folds, SessionShare, SharedNotes, shared_notes
+from ._handoff import Handoff, Speakers, check_speaker, speaker_of, team_of
 from ._journal import Undone, undo_turn
 from ._live import Keyring, LiveContext, LiveHuman, LiveModel, LiveWorld
 from ._live_tools import LiveTools, ToolWorld
@@ -76,7 +79,11 @@ class AgentLoop:
         self.control = RunControl(parts, self.sessions, self._runner)
 
     def _context(self) -> ContextManager:
-        return ProjectionContext(self.parts.options, window_of=self.parts.model.window_of)
+        return ProjectionContext(self.parts.options, window_of=self._window_of)
+
+    def _window_of(self, target: ModelInvocationDescriptor) -> int | None:
+        models = [self.parts.model, *(each.parts.model for each in team_of(self.parts).values())]
+        return next((size for model in models if (size := model.window_of(target)) is not None), None)
 
     # ── starting and driving ──
 
@@ -170,6 +177,9 @@ class AgentLoop:
         await self.sessions.hold(opened)
         folds = await self.sessions.open(opened, create=run.auto_create_session, named=run)
         check_humans(folds.session.state, run.session_id)
+        if (speaker := self._speaker(folds)) is not None:
+            run = msgspec.structs.replace(run, agent_name=speaker.name)
+            instructions = speaker.defaults.instructions or ""
         if instructions is not None and folds.session.state.system_prompt != instructions:
             folds.session.set_system_instruction(instructions)
         if (notes := self._notes(folds)) is not None:
@@ -217,7 +227,10 @@ class AgentLoop:
             await self._connect(self.parts.runtime)
             hints = await self.parts.runtime.get_hints()
         budget = Budget(folds.session, objects.under)
-        await self.control.continue_children(folds.session, budget)
+        check_speaker(state, self.parts)
+        speaker = self._speaker(folds)
+        registry = speaker.parts.registry if speaker is not None else self.parts.registry
+        await self.control.continue_children(folds.session, budget, registry)
         runner = self._runner(opened, folds, hints, objects, budget)
         opened.runner = runner
         await self.control.queue.look(opened.session_id)  # messages sent while nobody drove it
@@ -234,8 +247,44 @@ class AgentLoop:
         objects: RunObjects = NO_OBJECTS,
         budget: Budget | None = None,
     ) -> Runner:
-        parts = self.parts
         budget = budget or Budget(folds.session, objects.under)
+        output, speaker = LiveOutput(objects.output), self._speaker(folds)
+        ports = self._ports(opened, folds, objects, budget, output, speaker, hints)
+        if self.parts.handoffs:
+
+            async def hand_over(to: Handoff) -> Ports:
+                if to.parts.runtime is not None:
+                    await self._connect(to.parts.runtime)
+                return self._ports(opened, folds, objects, budget, output, to)
+
+            ports.tools = Speakers(folds.session, ports, self.parts, hand_over)
+        return Runner(folds.session, ports, self.parts.clock, opened.run_id, widgets=self.parts.widgets)
+
+    def _speaker(self, folds: Folds) -> Handoff | None:
+        """The agent of the team that the conversation was handed to, if it was."""
+        if not self.parts.handoffs:
+            return None
+        team = team_of(self.parts)
+        for each in team.values():
+            self.keyring.add((each.parts.model, each.parts.recap, *each.parts.owners))
+        folds.session.secrets = self.keyring.secrets()
+        return team.get(speaker_of(folds.session.state, self.parts) or "")
+
+    def _ports(
+        self,
+        opened: OpenRun,
+        folds: Folds,
+        objects: RunObjects,
+        budget: Budget,
+        output: LiveOutput,
+        speaker: Handoff | None,
+        hints: JsonObject | None = None,
+    ) -> Ports:
+        """What a run reaches the world through while ``speaker``, or this agent, is asked."""
+        parts, deps = self.parts, objects.deps
+        if speaker is not None:
+            parts = replace(speaker.parts, store=parts.store, clock=parts.clock, ids=parts.ids)
+            deps = speaker.defaults.deps if speaker.defaults.deps is not None else deps
         world = ToolWorld(
             session_id=opened.session_id,
             run_id=opened.run_id,
@@ -244,15 +293,16 @@ class AgentLoop:
             runtime=parts.runtime,
             sandbox=parts.runtime.sandbox if parts.runtime is not None else None,
             agent_name=parts.agent_name,
-            deps=objects.deps,
+            deps=deps,
             share=SessionShare(folds, parts.store, self._notes(folds), budget),
             secrets=folds.session.secrets,
+            speaker=speaker,
         )
-        output = LiveOutput(objects.output)
         ids = RunIds(opened.session_id, opened.run_id)
-        ports = Ports(
+        secrets = folds.session.secrets
+        return Ports(
             model=LiveModel(
-                parts.model, folds.pictures, parts.clock, folds.session.secrets, parts.assembler, budget
+                parts.model, folds.pictures, parts.clock, secrets, parts.assembler, budget, speaker
             ),
             tools=LiveTools(parts.registry, parts.executor, parts.approvals, world, output),
             human=LiveHuman(parts.approvals.handler, parts.clock),
@@ -260,7 +310,6 @@ class AgentLoop:
             world=LiveWorld(ids, parts.hooks, opened.scope, opened.steering),
             output=output,
         )
-        return Runner(folds.session, ports, parts.clock, opened.run_id, widgets=parts.widgets)
 
     def _notes(self, folds: Folds) -> SharedNotes | None:
         parts = self.parts

@@ -11,7 +11,7 @@ from collections.abc import AsyncIterator, Callable, Sequence
 from concurrent.futures import Future
 from contextlib import suppress
 from dataclasses import dataclass, field
-from typing import Any, Literal, Protocol
+from typing import TYPE_CHECKING, Any, Literal, Protocol
 
 import msgspec
 
@@ -46,6 +46,9 @@ from ._live import Steering
 from ._options import check_kind, check_named
 from ._ports import AbortScope, Fact, Hooks, RunInterrupted, Said, append_fact, inside
 from ._runner import Runner
+
+if TYPE_CHECKING:
+    from ._handoff import Handoff
 
 _REAL_TIME = SystemClock()
 _KEPT_SESSIONS = 1_000
@@ -395,6 +398,8 @@ class LoopParts:
     sessions: SessionOptions = field(default_factory=SessionOptions)
     owners: Sequence[object] = ()
     """What may have secrets of its own, beside models and store."""
+    handoffs: list[Handoff] = field(default_factory=list["Handoff"])
+    """The agents that the conversation may be handed to; more may be added."""
 
 
 def check_humans(state: SessionState, session_id: str) -> None:

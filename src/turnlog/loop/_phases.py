@@ -295,6 +295,7 @@ def stage_result(
         traceback=answer.traceback,
         usage=answer.usage,
         ends_run=True if answer.ends_run else None,
+        handed_to=answer.handed_to,
     )
     meta = {"answered_by": by} if by else None
     session.append_tool_results(ToolResults(message=message, outcomes=[outcome]), meta=meta)

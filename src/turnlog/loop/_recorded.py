@@ -32,6 +32,7 @@ from turnlog.contract import (
     ModelOutputEntry,
     RequestMetadata,
     RetryPolicy,
+    SystemPromptEntry,
     TextChunk,
     TextDelta,
     ToolDeferred,
@@ -189,7 +190,10 @@ class RecordedTools:
         self._running: dict[str, CallState] = {}
 
     async def refresh(self) -> None:
-        return None
+        """Takes in the instructions of the agent that the conversation was handed to."""
+        due = self._session.state.handed_to is not None and not self._tape.ended
+        if due and isinstance(self._tape.peek(), SystemPromptEntry):
+            self._tape.copy()
 
     def specs(self, state: SessionState) -> Sequence[ToolSpec]:
         self._tape.peek()
@@ -306,6 +310,7 @@ def _answer(part: ToolResultPart, outcome: ToolOutcome, events: list[WidgetEvent
         usage=outcome.usage,
         traceback=outcome.traceback,
         ends_run=bool(outcome.ends_run),
+        handed_to=outcome.handed_to,
         events=events,
     )
 

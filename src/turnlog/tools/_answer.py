@@ -131,7 +131,7 @@ class ToolAnswer:
     the model where with :meth:`noted` and puts its name into ``kept_as``. ``traceback`` is for humans and is
     never part of ``content``; ``cause`` is for debugging and reaches neither a model nor the log.
     ``deferral`` is set when ``status`` is ``deferred``: such a call has no result yet. With ``ends_run`` the
-    run ends once this is in the log.
+    run ends once this is in the log, with ``handed_to`` the agent of that name answers from then on.
     """
 
     status: AnswerStatus
@@ -146,6 +146,7 @@ class ToolAnswer:
     usage: TokenUsage | None = None
     deferral: Deferral | None = None
     ends_run: bool = False
+    handed_to: str | None = None
     traceback: str | None = None
     retryable: bool = False
     cause: BaseException | None = field(default=None, repr=False, compare=False)
