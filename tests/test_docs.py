@@ -339,6 +339,11 @@ def test_the_page_about_typed_answers_runs(folder: Path, capsys: pytest.CaptureF
         assert words in shown, words
 
 
+def test_the_page_about_the_server_runs(folder: Path) -> None:
+    pytest.importorskip("starlette", reason="needs the extra 'server'")
+    run_page("docs/server.md")
+
+
 def test_the_page_about_agents_as_tools_runs(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     run_page("docs/children.md")
     shown = capsys.readouterr().out

@@ -7,6 +7,7 @@ import json
 import os
 import re
 import shlex
+import signal
 import subprocess
 import sys
 from importlib.util import find_spec
@@ -144,11 +145,33 @@ def turnlog(line: str, folder: Path, stdin: str = "") -> str:
     return done.stdout
 
 
+def serve_for_a_moment(line: str, folder: Path) -> None:
+    """A command that runs until it is stopped: it says where it is, and ends when it is asked to."""
+    process = subprocess.Popen(
+        [sys.executable, "-m", "turnlog", *shlex.split(line), "--port", "0"],
+        stderr=subprocess.PIPE,
+        text=True,
+        cwd=folder,
+        env=environment(folder),
+    )
+    assert process.stderr is not None
+    try:
+        assert "http://127.0.0.1:" in process.stderr.readline()
+        process.send_signal(signal.SIGINT)
+        process.communicate(timeout=100)
+        assert process.returncode in (0, 130)
+    finally:
+        process.kill()
+
+
 def test_every_command_shown_runs(tmp_path: Path) -> None:
     (tmp_path / "answers.json").write_text(json.dumps({"turns": ["Hello.", "Fine."], "default": "Bye."}))
     (tmp_path / "notes.txt").write_text("Buy milk.")
     ran: list[str] = []
     for line in commands():
+        if line.startswith("serve"):
+            serve_for_a_moment(line, tmp_path)
+            continue
         turnlog(line.replace("-m local", "-m scripted:answers.json"), tmp_path, stdin="Hi\nHow are you?\n")
         ran.append(line.split()[0])
     assert len(ran) >= 10

@@ -59,6 +59,7 @@ class Commands(click.Group):
         "purge": "_store",
         "delete": "_store",
         "memory": "_memory",
+        "serve": "_serve",
         "doctor": "_store",
     }
 

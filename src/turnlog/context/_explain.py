@@ -42,6 +42,17 @@ class GaugePart(Value, frozen=True, kw_only=True):
     count: int
 
 
+class MessageOrigin(Value, frozen=True, kw_only=True):
+    """Where one message of a context comes from: the entries ``first`` to ``last`` of the log, how large it
+    is, and whether it is shown at another level of detail than live."""
+
+    first: int
+    last: int
+    tokens: int
+    kind: str
+    folded: bool = False
+
+
 class ContextView(Value, frozen=True, kw_only=True):
     """One past call. ``matches`` says whether the bytes shown are those whose hash was recorded; after a
     redaction they cannot be, and ``redacted`` says so. ``window`` is the model's where it is known,
@@ -65,6 +76,7 @@ class ContextView(Value, frozen=True, kw_only=True):
     window: int | None = None
     fold_at: int | None = None
     folds: int
+    origins: list[MessageOrigin]
 
     def context(self) -> ModelContext:
         """What was sent, apart from what is known about it."""
@@ -131,7 +143,30 @@ def explain(
         window=limits.window,
         fold_at=fold_threshold(projection.options, limits) if projection.options.fold else None,
         folds=sum(isinstance(entry, FoldEntry) for entry in entries[:position]),
+        origins=_origins(projection, started.payload.target),
     )
+
+
+def _origins(projection: Projection, target: ModelInvocationDescriptor) -> list[MessageOrigin]:
+    found: list[MessageOrigin] = []
+    for unit, message in projection.lane(target).pairs(projection.units):
+        tokens = projection.meter.tokens(weigh(message, len(wire_of(message)), projection.options), target)
+        folded = False
+        match unit:
+            case InputUnit():
+                kind, folded = "user", unit.level.grain != "live"
+            case OutputUnit():
+                kind = "assistant"
+            case ResultsUnit():
+                kind = "tool results"
+                calls = [part.payload.tool_call_id for part in message.tool_results]
+                folded = any(unit.level(call).grain != "live" for call in calls)
+            case TextUnit():
+                kind, folded = _TEXT_NAMES[unit.kind], unit.kind == "segment"
+        found.append(
+            MessageOrigin(first=unit.first_seq, last=unit.last_seq, tokens=tokens, kind=kind, folded=folded)
+        )
+    return found
 
 
 def gauge(projection: Projection, target: ModelInvocationDescriptor | None = None) -> list[GaugePart]:

@@ -30,6 +30,11 @@ if TYPE_CHECKING:
     from ._state import may_hold_images as may_hold_images
     from ._state import pending_in as pending_in
     from ._state import usage_of as usage_of
+    from ._timeline import RunSpan as RunSpan
+    from ._timeline import Step as Step
+    from ._timeline import Timeline as Timeline
+    from ._timeline import TimelineReader as TimelineReader
+    from ._timeline import timeline_of as timeline_of
     from ._urls import default_store_url as default_store_url
     from ._urls import open_store as open_store
     from ._urls import show_url as show_url
@@ -37,6 +42,7 @@ if TYPE_CHECKING:
     from ._verify import check_unchanged as check_unchanged
     from ._verify import verify as verify
     from ._views import AgentState as AgentState
+    from ._views import Announcing as Announcing
     from ._views import follow as follow
     from ._views import messages_of as messages_of
     from ._views import redaction_of as redaction_of
@@ -58,8 +64,9 @@ else:
             "._session": "Session Subscriber seal_entries",
             "._state": "BY_CHILD CallState SessionState may_hold_images pending_in usage_of",
             ".sqlite": "SqliteStore",
+            "._timeline": "RunSpan Step Timeline TimelineReader timeline_of",
             "._urls": "default_store_url open_store show_url",
             "._verify": "Problem check_unchanged verify",
-            "._views": "AgentState follow messages_of redaction_of visible_entries",
+            "._views": "AgentState Announcing follow messages_of redaction_of visible_entries",
         },
     )

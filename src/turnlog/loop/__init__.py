@@ -26,6 +26,8 @@ if TYPE_CHECKING:
     from ._compact import compact_session as compact_session
     from ._decide import decide as decide
     from ._decide import plan_retry as plan_retry
+    from ._events import STRIDE as STRIDE
+    from ._events import EventReader as EventReader
     from ._folds import Memory as Memory
     from ._handle import Session as Session
     from ._handle import StoredSession as StoredSession
@@ -70,6 +72,7 @@ else:
             "._decide": "decide plan_retry",
             "._ports": "Hooks RunIds",
             "._journal": "Undone",
+            "._events": "EventReader STRIDE",
             "._loop": "AgentLoop",
             "._map": "Batch Mapped",
             "._folds": "Memory",

@@ -251,18 +251,26 @@ def ended_event(entry: RunEndedEntry, state: SessionState) -> RunEvent:
     )
 
 
+class EventReader:
+    """Makes the events of a log again, entry by entry: all but what happened between two entries."""
+
+    def __init__(self) -> None:
+        self.state = SessionState()
+
+    def step(self, entry: Entry) -> list[RunEvent]:
+        self.state.step(entry)
+        told = events_of(entry, self.state)
+        return [*told, ended_event(entry, self.state)] if isinstance(entry, RunEndedEntry) else told
+
+
 def replay_events(entries: Iterable[Entry], after: int = 0) -> Iterator[RunEvent]:
     """The events of a log with numbers above ``after``: what a watcher missed, without the deltas."""
-    state = SessionState()
+    reader = EventReader()
     for entry in entries:
-        state.step(entry)
         if (entry.seq + 1) * STRIDE <= after:
-            continue
-        for event in events_of(entry, state):
-            if event.seq > after:
-                yield event
-        if isinstance(entry, RunEndedEntry) and (event := ended_event(entry, state)).seq > after:
-            yield event
+            reader.state.step(entry)
+        else:
+            yield from (event for event in reader.step(entry) if event.seq > after)
 
 
 class Outbox:

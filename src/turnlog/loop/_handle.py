@@ -295,6 +295,12 @@ class Session(StoredSession, Generic[T]):
         await stream.commit()
         return Run(stream, self._loop.events)
 
+    async def start_resume(self, *, output_type: Any = None, deps: Any = None) -> Run[Any] | None:
+        """As :meth:`start`, for the run that a crash, a pause or a wait left open; None when none is open."""
+        stream = self.resume_stream(output_type=output_type, deps=deps)
+        await stream.commit()
+        return None if stream.is_over else Run(stream, self._loop.events)
+
     async def submit(
         self, text: AnyInput, *, output_type: OutputSpec | None = None, **options: Unpack[RunOptions]
     ) -> str:

@@ -1,0 +1,590 @@
+"""The endpoints: what can be asked of the server, and the values that go in and out."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from contextlib import suppress
+from pathlib import PurePath
+from typing import Annotated, Any, Literal, cast
+
+import msgspec
+from msgspec import Meta
+from starlette.responses import Response, StreamingResponse
+
+from turnlog.contract import (
+    STATUSES,
+    AgentError,
+    JsonObject,
+    LoopLimits,
+    ModelParams,
+    PendingApproval,
+    RunStatus,
+    SessionInfo,
+    Value,
+    encode,
+)
+from turnlog.history import AgentState, Timeline, export_jsonl, named_blobs
+from turnlog.loop import Decision, PendingAnswer, pending_answers
+from turnlog.transcript import MessageFormat, export_messages, render_html, render_markdown
+
+from ._app import Call, Endpoint, login_cookie
+from ._feed import View
+from ._guard import Problem
+from ._views import Compared, Glance, Hit, Saw, call_at, compare, cut, page_of, saw, screen_at
+
+Name = Annotated[str, Meta(min_length=1, max_length=200)]
+Count = Annotated[int, Meta(ge=1, le=500)]
+Place = Annotated[int, Meta(ge=0, le=2**53)]
+_SCANNED = 400
+"""Sessions that one search looks through; the answer says where the next one begins."""
+
+
+class In(msgspec.Struct, frozen=True, kw_only=True, rename="camel", forbid_unknown_fields=True):
+    """Base of what the server takes."""
+
+
+# ── sessions ──
+
+
+class SessionsQuery(In, frozen=True):
+    status: RunStatus | None = None
+    since: str | None = None
+    until: str | None = None
+    parent: str | None = None
+    after: str | None = None
+    limit: Count = 50
+    q: Annotated[str, Meta(max_length=500)] | None = None
+
+
+class SessionsPage(Value, frozen=True, kw_only=True):
+    """``after`` asks for the next page; it is absent on the last one. ``hits`` are there for a search."""
+
+    sessions: list[SessionInfo]
+    after: str | None = None
+    hits: list[Hit] | None = None
+
+
+async def list_sessions(call: Call) -> SessionsPage:
+    query: SessionsQuery = call.query
+    words = (query.q or "").strip()
+    limit = _SCANNED if words else query.limit
+    found = await call.server.store.sessions(
+        status=query.status,
+        since=query.since,
+        until=query.until,
+        parent=query.parent,
+        after=query.after,
+        limit=limit + 1,
+    )
+    more, found = len(found) > limit, found[:limit]
+    after = found[-1].cursor if more else None
+    if not words:
+        return SessionsPage(sessions=found, after=after)
+    hits = await call.server.logs.search(found, words)
+    names = {hit.session_id for hit in hits}
+    return SessionsPage(sessions=[info for info in found if info.session_id in names], after=after, hits=hits)
+
+
+class GlancesQuery(In, frozen=True):
+    sessions: Annotated[str, Meta(max_length=20_000)]
+
+
+async def glances(call: Call) -> dict[str, Glance]:
+    names = [name for name in call.query.sessions.split(",") if name][:100]
+    return {name: await call.server.logs.glance(name) for name in names}
+
+
+class SessionView(Value, frozen=True, kw_only=True):
+    info: SessionInfo
+    state: AgentState
+    timeline: Timeline
+    pending: list[PendingApproval]
+    questions: list[PendingAnswer]
+    branches: list[SessionInfo]
+    can_run: bool
+    driver: str | None = None
+
+
+async def show_session(call: Call) -> SessionView:
+    session = call.session
+    log = await call.server.logs.get(call.session_id)
+    found = await call.server.store.sessions(parent=call.session_id)
+    return SessionView(
+        info=await _info(call),
+        state=AgentState.from_entries(log.entries),
+        timeline=log.timeline,
+        pending=await session.pending(),
+        questions=await session.questions(),
+        branches=found,
+        driver=await session.driver(),
+        can_run=call.server.agent is not None,
+    )
+
+
+async def _info(call: Call) -> SessionInfo:
+    log = await call.server.logs.get(call.session_id)
+    header, state = log.entries[0], AgentState.from_entries(log.entries)
+    payload: Any = header.payload
+    return SessionInfo(
+        session_id=call.session_id,
+        entries=len(log.entries),
+        created_at=header.timestamp,
+        updated_at=log.entries[-1].timestamp,
+        title=payload.title,
+        parent_session_id=payload.parent_session_id,
+        status=state.status,
+        metadata=payload.metadata,
+    )
+
+
+async def delete_session(call: Call) -> None:
+    await call.session.delete(forks=call.query.forks)
+    call.server.logs.forget(call.session_id)
+
+
+class DeleteQuery(In, frozen=True):
+    forks: Literal["refuse", "delete"] = "refuse"
+
+
+# ── the log ──
+
+
+class EntriesQuery(In, frozen=True):
+    after: Place = 0
+    upto: Place | None = None
+    limit: Annotated[int, Meta(ge=1, le=2_000)] = 500
+    cut: Annotated[int, Meta(ge=100, le=10_000_000)] = 4_000
+
+
+class EntriesPage(Value, frozen=True, kw_only=True):
+    entries: list[JsonObject]
+    tail: int
+
+
+async def list_entries(call: Call) -> EntriesPage:
+    query: EntriesQuery = call.query
+    log = await call.server.logs.get(call.session_id)
+    shown = page_of(log.visible, query.after, query.upto, query.limit, query.cut)
+    return EntriesPage(entries=shown, tail=log.tail)
+
+
+async def show_entry(call: Call) -> Response:
+    log = await call.server.logs.get(call.session_id)
+    seq = _number(call, "seq")
+    if not 1 <= seq <= log.tail:
+        raise Problem(404, "NoEntry", f"the log has the entries 1 to {log.tail}, and no {seq}")
+    return Response(encode(log.visible[seq - 1]), media_type="application/json")
+
+
+def _number(call: Call, name: str) -> int:
+    text = call.request.path_params[name]
+    if not text.lstrip("-").isdecimal() or len(text) > 15:
+        raise Problem(400, "PathInvalid", f"{name} is a number, and this is {text!r}")
+    return int(text)
+
+
+async def show_timeline(call: Call) -> Timeline:
+    return (await call.server.logs.get(call.session_id)).timeline
+
+
+async def show_context(call: Call) -> Any:
+    log = await call.server.logs.get(call.session_id)
+    found = saw(log, _number(call, "call"))
+    return cut(msgspec.json.decode(encode(found)), call.query.cut)
+
+
+class ContextQuery(In, frozen=True):
+    cut: Annotated[int, Meta(ge=100, le=10_000_000)] = 4_000
+
+
+class Screen(Value, frozen=True, kw_only=True):
+    """The widgets' screen after an entry, and the model call that it belongs to."""
+
+    text: str | None
+    call: int
+
+
+async def show_screen(call: Call) -> Screen:
+    log = await call.server.logs.get(call.session_id)
+    seq = _number(call, "seq")
+    return Screen(text=screen_at(log, seq), call=call_at(log, seq))
+
+
+class CompareQuery(In, frozen=True):
+    a: Name
+    b: Name
+
+
+async def compare_sessions(call: Call) -> Compared:
+    logs = call.server.logs
+    return compare(await logs.get(call.query.a), await logs.get(call.query.b))
+
+
+class ExportQuery(In, frozen=True):
+    format: Literal["jsonl", "html", "markdown", "openai", "anthropic"] = "jsonl"
+
+
+async def export_session(call: Call) -> Response:
+    kind: str = call.query.format
+    store, session_id = call.server.store, call.session_id
+    if kind == "jsonl":
+        return _download(await export_jsonl(store, session_id), "application/jsonl", f"{session_id}.jsonl")
+    entries = (await call.server.logs.get(session_id)).visible
+    if kind == "markdown":
+        data = render_markdown(entries).encode()
+        return _download(data, "text/markdown; charset=utf-8", f"{session_id}.md")
+    blobs: dict[str, bytes] = {}
+    for name in {name for entry in entries for name in named_blobs(entry)}:
+        with suppress(AgentError):  # one that is gone is shown by its name
+            blobs[name] = await store.get_blob(name)
+    if kind == "html":
+        data = render_html(entries, blobs=blobs).encode()
+        return _download(data, "text/html; charset=utf-8", f"{session_id}.html")
+    data = encode(export_messages(entries, format=cast("MessageFormat", kind), blobs=blobs))
+    return _download(data, "application/json", f"{session_id}.json")
+
+
+def _download(data: bytes, kind: str, name: str) -> Response:
+    safe = "".join(each if each.isascii() and (each.isalnum() or each in "-_.") else "_" for each in name)
+    return Response(data, media_type=kind, headers={"content-disposition": f'attachment; filename="{safe}"'})
+
+
+# ── runs ──
+
+
+class StartRun(In, frozen=True):
+    text: Annotated[str, Meta(min_length=1)]
+    instructions: str | None = None
+    title: str | None = None
+    metadata: JsonObject | None = None
+    params: ModelParams | None = None
+    limits: LoopLimits | None = None
+    allowed_tools: list[str] | None = None
+
+
+class Started(Value, frozen=True, kw_only=True):
+    session_id: str
+    run_id: str
+
+
+async def start_run(call: Call) -> Started:
+    return await _start(call, call.session_id)
+
+
+async def start_session(call: Call) -> Started:
+    return await _start(call, None)
+
+
+async def _start(call: Call, session_id: str | None) -> Started:
+    body: StartRun = call.body
+    server = call.server
+    run = await server.driven(session_id).start(
+        body.text,
+        instructions=body.instructions,
+        title=body.title,
+        metadata=body.metadata,
+        params=body.params,
+        limits=body.limits,
+        allowed_tools=body.allowed_tools,
+    )
+    server.keep(run)
+    return Started(session_id=run.session_id, run_id=run.run_id)
+
+
+def _kind_of(data: bytes) -> str | None:
+    for start, kind in ((b"\x89PNG", "image/png"), (b"\xff\xd8", "image/jpeg"), (b"GIF8", "image/gif")):
+        if data.startswith(start):
+            return kind
+    return "image/webp" if data[:4] == b"RIFF" and data[8:12] == b"WEBP" else None
+
+
+async def resume_run(call: Call) -> Started:
+    """Continue the open run in the background."""
+    run = await call.server.driven(call.session_id).start_resume()
+    if run is None:
+        raise Problem(409, "NothingToResume", f"session {call.session_id} has no open run")
+    call.server.keep(run)
+    return Started(session_id=call.session_id, run_id=run.run_id)
+
+
+class Words(In, frozen=True):
+    text: Annotated[str, Meta(min_length=1)]
+
+
+async def send(call: Call) -> None:
+    await call.session.send(call.body.text)
+
+
+class Reason(In, frozen=True):
+    reason: Annotated[str, Meta(max_length=1_000)] = "aborted by the reader of the timeline"
+
+
+class Done(Value, frozen=True, kw_only=True):
+    """``done`` is false when no run was open."""
+
+    done: bool
+
+
+async def abort(call: Call) -> Done:
+    return Done(done=await call.session.abort(call.body.reason))
+
+
+async def pause(call: Call) -> Done:
+    return Done(done=await call.session.pause())
+
+
+async def events(call: Call) -> Response:
+    """Server-sent events, from ``after`` or the header ``Last-Event-ID``."""
+    server, query = call.server, call.query
+    after = query.after
+    last = call.request.headers.get("last-event-id")
+    if last is not None:
+        if not last.isdecimal() or len(last) > 16:
+            raise Problem(400, "QueryInvalid", f"Last-Event-ID is a number, and this is {last!r}")
+        after = int(last)
+    if await server.store.tail(call.session_id) is None:
+        raise Problem(404, "SessionNotFound", f"there is no session {call.session_id}")
+    if server.feeds.is_full:
+        raise Problem(503, "TooManyFollowers", "too many readers follow this server", retryable=True)
+
+    async def frames() -> AsyncIterator[bytes]:
+        feed = server.feeds.get(call.session_id, query.view)
+        async for data in feed.follow(after, until_idle=query.until_idle):
+            yield data
+
+    return StreamingResponse(
+        frames(),
+        media_type="text/event-stream",
+        headers={"cache-control": "no-store", "x-accel-buffering": "no"},
+    )
+
+
+class EventsQuery(In, frozen=True):
+    after: Place = 0
+    view: View = "events"
+    until_idle: bool = False
+
+
+# ── decisions ──
+
+
+class Inbox(Value, frozen=True, kw_only=True):
+    """What waits for a human in all sessions."""
+
+    approvals: list[PendingApproval]
+    questions: list[PendingAnswer]
+
+
+async def inbox(call: Call) -> Inbox:
+    store = call.server.store
+    return Inbox(approvals=await store.pending(limit=200), questions=await pending_answers(store))
+
+
+class Decide(In, frozen=True):
+    """``digest`` is that of the request that was shown: a decision on anything else is refused."""
+
+    tool_call_id: Name
+    digest: Name
+    action: Decision
+    by: Name = "timeline"
+    arguments: JsonObject | None = None
+    note: Annotated[str, Meta(max_length=10_000)] | None = None
+
+
+class Decided(Value, frozen=True, kw_only=True):
+    """``resumed``: the server's agent continues the run."""
+
+    resumed: bool
+
+
+async def decide(call: Call) -> Decided:
+    body: Decide = call.body
+    waiting = {each.tool_call_id: each for each in await call.session.pending()}
+    asked = waiting.get(body.tool_call_id)
+    if asked is None:
+        raise Problem(409, "ApprovalInvalid", "this call does not wait: it was decided elsewhere")
+    if asked.digest != body.digest:
+        raise Problem(409, "ApprovalInvalid", "what waits now is not what was shown; look at it again")
+    await call.session.decide(asked, body.action, by=body.by, arguments=body.arguments, note=body.note)
+    return Decided(resumed=await _go_on(call))
+
+
+class Answer(In, frozen=True):
+    tool_call_id: Name
+    content: Any
+    is_error: bool = False
+    by: Name = "timeline"
+
+
+async def answer(call: Call) -> Decided:
+    body: Answer = call.body
+    await call.session.answer(body.tool_call_id, body.content, is_error=body.is_error, by=body.by)
+    return Decided(resumed=await _go_on(call))
+
+
+async def _go_on(call: Call) -> bool:
+    """Continue the run when nothing waits any more and this server can."""
+    server, session = call.server, call.session
+    if server.agent is None or await session.pending() or await session.questions():
+        return False
+    if await session.driver() is not None:
+        return False
+    run = await server.agent.session(call.session_id).start_resume()
+    if run is not None:
+        server.keep(run)
+    return run is not None
+
+
+# ── branches ──
+
+
+class Fork(In, frozen=True):
+    at: Place | None = None
+    session: Name | None = None
+
+
+async def fork(call: Call) -> Started:
+    branch = await call.session.fork(call.body.at, session=call.body.session)
+    return Started(session_id=branch.session_id, run_id="")
+
+
+class Hide(In, frozen=True):
+    entry_ids: Annotated[list[str], Meta(min_length=1, max_length=10_000)]
+    by: Name = "timeline"
+    reason: str | None = None
+
+
+async def redact(call: Call) -> None:
+    body: Hide = call.body
+    await call.session.redact(body.entry_ids, by=body.by, reason=body.reason)
+    call.server.logs.forget(call.session_id)
+
+
+# ── bytes ──
+
+
+class Stored(Value, frozen=True, kw_only=True):
+    name: str
+    bytes: int
+
+
+async def upload(call: Call) -> Stored:
+    data = await call.request.body()
+    if not data:
+        raise Problem(400, "BodyInvalid", "send the bytes of a file as the body")
+    return Stored(name=await call.server.store.put_blob(data), bytes=len(data))
+
+
+async def blob(call: Call) -> Response:
+    """Bytes that an entry names. Pictures are shown, anything else is handed over as a file."""
+    name = PurePath(call.request.path_params["name"]).name
+    try:
+        data = await call.server.store.get_blob(name)
+    except AgentError as error:
+        if "blob" not in error.meta:
+            raise
+        raise Problem(404, "NoBytes", error.message) from error
+    kind = _kind_of(data)
+    headers = {"cache-control": "private, max-age=31536000, immutable"}
+    if kind is None:
+        headers["content-disposition"] = f'attachment; filename="{name}"'
+    return Response(data, media_type=kind or "application/octet-stream", headers=headers)
+
+
+# ── the server itself ──
+
+
+class Login(In, frozen=True):
+    token: Annotated[str, Meta(max_length=1_000)]
+
+
+async def login(call: Call) -> Response:
+    """Keep the token in a cookie that scripts cannot read; for the page of this server."""
+    server = call.server
+    if server.guard.token is not None and not server.guard.is_token(call.body.token):
+        raise Problem(401, "TokenRefused", "this is not the token that the server printed at its start")
+    headers = {} if server.guard.token is None else {"set-cookie": login_cookie(server, call.request)}
+    return Response(status_code=204, headers=headers)
+
+
+class Health(Value, frozen=True, kw_only=True):
+    ok: bool
+    followers: int
+
+
+async def health(call: Call) -> Health:
+    return Health(ok=True, followers=call.server.feeds.followers)
+
+
+class About(Value, frozen=True, kw_only=True):
+    """What this server can do."""
+
+    agent: str | None = None
+    model: str | None = None
+    counts: dict[str, int] = {}
+
+
+async def about(call: Call) -> About:
+    agent = call.server.agent
+    counts = dict.fromkeys(STATUSES, 0)
+    for info in await call.server.store.sessions(limit=10_000):
+        counts[info.status] += 1
+    model = agent.model.descriptor if agent is not None else None
+    return About(
+        agent=agent.name if agent is not None else None,
+        model=f"{model.provider_id}:{model.model}" if model is not None else None,
+        counts={status: number for status, number in counts.items() if number},
+    )
+
+
+async def openapi(call: Call) -> Response:
+    from ._openapi import document
+
+    root = call.request.scope.get("root_path", "").removesuffix("/api")
+    return Response(encode(document(ENDPOINTS, root)), media_type="application/json")
+
+
+_S = "/sessions/{session}"
+ENDPOINTS: tuple[Endpoint, ...] = (
+    Endpoint("GET", "/sessions", list_sessions, "Sessions that fit every filter, the last changed first.",
+             query=SessionsQuery, returns=SessionsPage),
+    Endpoint("POST", "/sessions", start_session, "Start a run in a new session.",
+             body=StartRun, returns=Started, status=201, errors=(409,)),
+    Endpoint("GET", "/glances", glances, "What rows of a list show of some sessions.",
+             query=GlancesQuery, returns=dict[str, Glance]),
+    Endpoint("GET", _S, show_session, "One session: its state, its runs and steps, what waits, its branches.",
+             returns=SessionView),
+    Endpoint("DELETE", _S, delete_session, "Erase a session.", query=DeleteQuery, errors=(409,)),
+    Endpoint("GET", _S + "/timeline", show_timeline, "The runs and steps of a session.", returns=Timeline),
+    Endpoint("GET", _S + "/entries", list_entries, "Entries of the log, long texts cut.",
+             query=EntriesQuery, returns=EntriesPage),
+    Endpoint("GET", _S + "/entries/{seq}", show_entry, "One entry, whole.", returns=JsonObject),
+    Endpoint("GET", _S + "/context/{call}", show_context, "What the model saw at a call: from 1, or -1.",
+             query=ContextQuery, returns=Saw),
+    Endpoint("GET", _S + "/screen/{seq}", show_screen, "The widgets' screen after an entry.", returns=Screen),
+    Endpoint("GET", _S + "/export", export_session, "The session as a file.", query=ExportQuery),
+    Endpoint("GET", _S + "/events", events, "Live events, server-sent; Last-Event-ID continues.",
+             query=EventsQuery, errors=(503,)),
+    Endpoint("POST", _S + "/runs", start_run, "Start a run; it continues when the client leaves.",
+             body=StartRun, returns=Started, status=201, errors=(409,)),
+    Endpoint("POST", _S + "/resume", resume_run, "Continue the open run.", returns=Started, errors=(409,)),
+    Endpoint("POST", _S + "/send", send, "Add a message to the open run.", body=Words),
+    Endpoint("POST", _S + "/abort", abort, "End the open run.", body=Reason, returns=Done, errors=(409,)),
+    Endpoint("POST", _S + "/pause", pause, "Stop the open run before a step.", returns=Done, errors=(409,)),
+    Endpoint("POST", _S + "/decide", decide, "Decide on a call that waits, by the digest that was shown.",
+             body=Decide, returns=Decided, errors=(409,)),
+    Endpoint("POST", _S + "/answer", answer, "Answer a call that waits for an answer.",
+             body=Answer, returns=Decided, errors=(409,)),
+    Endpoint("POST", _S + "/fork", fork, "A new session that shares this one's past.",
+             body=Fork, returns=Started, status=201),
+    Endpoint("POST", _S + "/redact", redact, "Hide what entries hold.", body=Hide, errors=(409,)),
+    Endpoint("GET", "/inbox", inbox, "What waits for a human in all sessions.", returns=Inbox),
+    Endpoint("GET", "/compare", compare_sessions, "Two branches: what they share, and how each continues.",
+             query=CompareQuery, returns=Compared),
+    Endpoint("POST", "/blobs", upload, "Store the bytes of a file.", returns=Stored, status=201),
+    Endpoint("GET", "/blobs/{name}", blob, "Stored bytes."),
+    Endpoint("POST", "/login", login, "Keep the token in a cookie, for the page.", body=Login, errors=(401,)),
+    Endpoint("GET", "/about", about, "What this server can do, and how many sessions it has.", returns=About),
+    Endpoint("GET", "/health", health, "Whether the server answers.", returns=Health),
+    Endpoint("GET", "/openapi.json", openapi, "This document."),
+)  # fmt: skip

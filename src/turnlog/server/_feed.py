@@ -1,0 +1,268 @@
+"""Live events for any number of followers of one session: read once, encoded once, sent to each.
+
+Behind the frames that are kept is the log: a follower who comes late, or reads too slowly, gets the entries
+from there and loses deltas alone.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from bisect import bisect_right
+from collections.abc import AsyncIterator, Iterable
+from contextlib import suppress
+from typing import Literal, TypeAlias
+
+from turnlog.contract import AgentError, Entry, PurgeEntry, RedactionEntry, RunEvent, Store, encode
+from turnlog.history import Announcing, visible_entries
+from turnlog.loop import STRIDE, AgentLoop, EventReader
+
+View: TypeAlias = Literal["events", "entries"]
+"""What is sent: the events of runs as ``run.events()`` gives them, or the entries of the log with what
+happens between them (deltas, progress, status)."""
+
+Frame: TypeAlias = "tuple[int, bytes]"
+
+_BETWEEN = ("model_delta", "tool_progress", "status")
+"""Kinds of events that no entry tells of."""
+_KEPT = 4_000
+_LOOK = 0.25
+"""Seconds between two looks at a log that another process may write."""
+_HINTED = 2.0
+BEAT = 15.0
+"""Seconds without news after which a follower gets a comment, so that a dead connection is noticed."""
+_BEAT = b": still here\n\n"
+
+
+class Feed:
+    """One session as its followers see it. It reads the log for as long as somebody follows."""
+
+    def __init__(self, store: Store, loop: AgentLoop | None, session_id: str, view: View) -> None:
+        self._store = store
+        self._loop = loop
+        self._session_id = session_id
+        self._view: View = view
+        self._frames: list[Frame] = []
+        self._reader = EventReader()
+        self._seq = 0
+        self._number = 0
+        self._floor = 0
+        """Frames with numbers above this are all kept."""
+        self._news = asyncio.Event()
+        self._poke = asyncio.Event()
+        self._opening = asyncio.Lock()
+        self._task: asyncio.Task[None] | None = None
+        self.idle = False
+        self.ended = False
+        self.gone: AgentError | None = None
+        self.followers = 0
+
+    def poke(self) -> None:
+        """A run was begun here: look at once."""
+        self._poke.set()
+
+    async def follow(self, after: int, *, until_idle: bool = False) -> AsyncIterator[bytes]:
+        """Frames with numbers above ``after`` as bytes, several at once where several wait."""
+        self.followers += 1
+        try:
+            await self._open()
+            yield b": turnlog\nretry: 1000\n\n"
+            while True:
+                if after < self._floor:
+                    # Not kept any more: the log has the entries, and what came between them is over.
+                    upto = self._seq
+                    frames = self._frames_of(await self._load(), after)
+                    frames = [frame for frame in frames if frame[0] <= (upto + 1) * STRIDE]
+                    after = max(after, self._floor, frames[-1][0] if frames else 0)
+                else:
+                    frames = self._frames[bisect_right(self._frames, after, key=_number_of) :]
+                    after = frames[-1][0] if frames else after
+                if frames:
+                    yield b"".join(frame[1] for frame in frames)
+                    continue
+                if self.ended:
+                    return
+                if self.gone is not None:
+                    yield _frame("gone", None, encode(self.gone.to_info()))
+                    return
+                if until_idle and self.idle:
+                    return
+                try:
+                    await asyncio.wait_for(self._news.wait(), BEAT)
+                except TimeoutError:
+                    yield _BEAT
+        finally:
+            self.followers -= 1
+            if self.followers == 0:
+                self.close()
+
+    async def _open(self) -> None:
+        async with self._opening:
+            if self._task is not None:
+                return
+            if self._seq == 0:
+                # What is past is read from the log by those who ask for it; here begins what is new.
+                told: list[RunEvent] = []
+                for entry in await self._store.load(self._session_id):
+                    self._seq = entry.seq
+                    told = self._reader.step(entry)
+                # The deltas since the last entry are new to every follower.
+                self._floor = self._number = told[-1].seq if told else self._seq * STRIDE
+            self._task = asyncio.create_task(self._watch(), name=f"turnlog feed {self._session_id}")
+
+    def close(self) -> None:
+        if self._task is not None:
+            self._task.cancel()
+            self._task = None
+
+    def end(self) -> None:
+        """The server stops: the followers leave."""
+        self.close()
+        self.ended = True
+        self._wake()
+
+    async def _load(self) -> list[Entry]:
+        return visible_entries(await self._store.load(self._session_id))
+
+    # ── what is new ──
+
+    async def _watch(self) -> None:
+        try:
+            while True:
+                self._poke.clear()
+                await self._catch_up()
+                run = self._loop.sessions.runs.get(self._session_id) if self._loop is not None else None
+                if run is None:
+                    self._set_idle(not await self._is_driven())
+                    await self._wait()
+                    continue
+                self._set_idle(False)
+                async for event in run.hub.events(self._number):
+                    if event.seq // STRIDE > self._seq:
+                        await self._catch_up()
+                    self._add_event(event)
+        except AgentError as error:
+            self.gone = error
+            self._wake()
+
+    async def _is_driven(self) -> bool:
+        """Whether another process drives a run of this session."""
+        state = self._reader.state
+        return state.is_open and await self._store.holder(self._session_id) is not None
+
+    async def _wait(self) -> None:
+        if isinstance(self._store, Announcing) and self._loop is None:
+            await self._store.wait_for_change(self._session_id, self._seq, _HINTED)
+            return
+        with suppress(TimeoutError):
+            await asyncio.wait_for(self._poke.wait(), _LOOK)
+
+    async def _catch_up(self) -> None:
+        tail = await self._store.tail(self._session_id)
+        if tail is None:
+            raise AgentError("SessionNotFound", f"session {self._session_id} was deleted")
+        if tail.seq > self._seq:
+            fresh = await self._store.load(self._session_id, after=self._seq)
+            for entry in fresh:
+                self._take(entry)
+            self._wake()
+
+    def _take(self, entry: Entry) -> None:
+        self._seq = entry.seq
+        if isinstance(entry, RedactionEntry | PurgeEntry):
+            # What is kept may hold what is hidden now; the log shows the rest to those who come later.
+            self._frames.clear()
+            self._floor = entry.seq * STRIDE - 1
+        events = self._reader.step(entry)
+        if self._view == "events":
+            for event in events:
+                self._add_event(event, wake=False)
+        else:
+            self._add(entry.seq * STRIDE, _frame("entry", entry.seq * STRIDE, encode(entry)))
+
+    def _add_event(self, event: RunEvent, *, wake: bool = True) -> None:
+        if event.seq <= self._number:
+            return
+        if self._view == "entries" and event.kind not in _BETWEEN:
+            return
+        self._add(event.seq, _event_frame(event))
+        if wake:
+            self._wake()
+
+    def _add(self, number: int, data: bytes) -> None:
+        self._number = number
+        self._frames.append((number, data))
+        if len(self._frames) > 2 * _KEPT:
+            self._floor = self._frames[-_KEPT - 1][0]
+            del self._frames[:-_KEPT]
+
+    def _set_idle(self, idle: bool) -> None:
+        if idle != self.idle:
+            self.idle = idle
+            self._wake()
+
+    def _wake(self) -> None:
+        news, self._news = self._news, asyncio.Event()
+        news.set()
+
+    def _frames_of(self, entries: Iterable[Entry], after: int) -> list[Frame]:
+        reader = EventReader()
+        frames: list[Frame] = []
+        for entry in entries:
+            number = entry.seq * STRIDE
+            if self._view == "entries":
+                frames += [(number, _frame("entry", number, encode(entry)))] if number > after else []
+            else:
+                told = [event for event in reader.step(entry) if event.seq > after]
+                frames += [(event.seq, _event_frame(event)) for event in told]
+        return frames
+
+
+class Feeds:
+    """The feeds of a server. One that nobody follows is closed after a while."""
+
+    def __init__(self, store: Store, loop: AgentLoop | None, limit: int) -> None:
+        self._store = store
+        self._loop = loop
+        self._limit = limit
+        self._feeds: dict[tuple[str, View], Feed] = {}
+
+    @property
+    def followers(self) -> int:
+        return sum(feed.followers for feed in self._feeds.values())
+
+    @property
+    def is_full(self) -> bool:
+        return self.followers >= self._limit
+
+    def poke(self, session_id: str) -> None:
+        for (name, _), feed in self._feeds.items():
+            if name == session_id:
+                feed.poke()
+
+    def get(self, session_id: str, view: View) -> Feed:
+        for key, feed in list(self._feeds.items()):
+            if feed.followers == 0 or feed.gone is not None:
+                feed.close()
+                del self._feeds[key]
+        feed = self._feeds.get((session_id, view))
+        if feed is None:
+            feed = self._feeds[session_id, view] = Feed(self._store, self._loop, session_id, view)
+        return feed
+
+    def close(self) -> None:
+        for feed in self._feeds.values():
+            feed.end()
+        self._feeds.clear()
+
+
+def _number_of(frame: Frame) -> int:
+    return frame[0]
+
+
+def _event_frame(event: RunEvent) -> bytes:
+    return _frame(event.kind, event.seq, encode(event))
+
+
+def _frame(kind: str, number: int | None, data: bytes) -> bytes:
+    name = b"" if number is None else b"id: %d\n" % number
+    return b"%sevent: %s\ndata: %s\n\n" % (name, kind.encode(), data)
