@@ -29,12 +29,14 @@ LANDLOCK_PATH, LANDLOCK_PORT = 1, 2
 WATCH_MS = 200
 """How often a warden adds up what its command uses."""
 SETTING_UP_MS = 3
+LISTEN_FD = 100
 
 _libc = ctypes.CDLL(None, use_errno=True)
 
 
 def keep(control: socket.socket, parent: int, scratch: str | None) -> None:
-    """Fork a warden for each message: one byte, with the channel and the three streams of a command."""
+    """Fork a warden for each message: one byte, with the channel of a command, its three streams and, where
+    it is to listen for a proxy, a socket to hand its listener over."""
     _call("prctl", PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
     _call("prctl", PR_SET_DUMPABLE, 0, 0, 0, 0)
     signal.signal(signal.SIGCHLD, _on_child)
@@ -45,7 +47,7 @@ def keep(control: socket.socket, parent: int, scratch: str | None) -> None:
     while True:
         if watched in [fd for fd, _ in poll.poll()]:
             break
-        word, fds, _, _ = socket.recv_fds(control, 1, 4)
+        word, fds, _, _ = socket.recv_fds(control, 1, 5)
         if not word:
             break
         if os.fork() == 0:
@@ -168,7 +170,7 @@ def start(spec: dict[str, Any], streams: list[int], failing: int) -> NoReturn:
             signal.signal(number, signal.SIG_DFL)
         # A warden that is killed takes its command along, also where it changes its session.
         _call("prctl", PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
-        for fd, target in zip(streams, (0, 1, 2), strict=True):
+        for fd, target in zip(streams, (0, 1, 2, LISTEN_FD), strict=False):
             os.dup2(fd, target)
         for name, limit in spec["limits"].items():
             number = getattr(resource, f"RLIMIT_{name}")
@@ -187,7 +189,7 @@ def start(spec: dict[str, Any], streams: list[int], failing: int) -> NoReturn:
             step = "restrict the command"
             _restrict(spec["landlock"], program)
         for entry in os.listdir("/proc/self/fd"):
-            if int(entry) > 2 and int(entry) not in (failing, _filter_fd(argv)):
+            if int(entry) > 2 and int(entry) not in (failing, _filter_fd(argv), LISTEN_FD):
                 with contextlib.suppress(OSError):  # the listing itself
                     os.close(int(entry))
         step = f"run {spec['shown']}"

@@ -30,6 +30,7 @@ from turnlog.contract import (
 from ._drain import drain
 from ._files import Files, gone, is_below, open_beneath, root_fd
 from ._process import LocalProcess
+from ._proxy import LISTEN, LISTEN_FD, HostProxy, receive_listener
 from ._sandbox import Box, SandboxLevel, find_boxes, no_box
 
 T = TypeVar("T")
@@ -150,16 +151,51 @@ class LocalRuntime:
         box, _, keeper = self._ready()
         argv = _words(command)
         folder = self._folder(box, cwd)
-        spec = box.spec(argv, folder, env or {})
+        variables = dict(env or {})
         if not isinstance(command, str):
-            _check_program(argv[0], folder, spec["env"].get("PATH", ""))
+            _check_program(argv[0], folder, {**box.environment, **self.policy.variables, **variables})
         process = LocalProcess(f"p{next(self._ids)}", argv[0], self.policy.max_output)
         self._processes.add(process)
         process.when_ended(lambda: self._processes.discard(process))
-        await process.start(keeper.hand_over, spec)
+        if self.policy.network == "hosts":
+            await self._start_with_proxy(process, keeper, box, argv, folder, variables)
+        else:
+            await process.start(keeper.hand_over, box.spec(argv, folder, variables))
         limits = [limit for limit in (timeout, self.policy.timeout) if limit is not None]
         process.limit_time(min(limits, default=None))
         return process
+
+    async def _start_with_proxy(
+        self,
+        process: LocalProcess,
+        keeper: _Keeper,
+        box: Box,
+        argv: list[str],
+        folder: str,
+        variables: Mapping[str, str],
+    ) -> None:
+        """The command sees its proxy at the loopback address: in a network of its own where it has one."""
+        proxy = HostProxy(self.policy.hosts)
+        process.when_ended(proxy.close)
+        if box.level != "workspace":
+            port = await proxy.listen(socket.create_server(("127.0.0.1", 0)))
+            seen = {**proxy.variables(port), **variables}
+            await process.start(keeper.hand_over, box.spec(argv, folder, seen, proxy_port=port))
+            return
+        ours, theirs = socket.socketpair()
+        listening = [sys.executable, "-I", "-S", "-c", LISTEN, str(LISTEN_FD), *argv]
+        with theirs:
+            spec = box.spec(listening, folder, {**proxy.variables(0), **variables})
+            try:
+                await process.start(keeper.hand_over, spec, theirs)
+            except BaseException:
+                ours.close()
+                raise
+        listener = await receive_listener(ours)
+        if listener is not None and process.end is None:
+            await proxy.listen(listener)
+        elif listener is not None:
+            listener.close()
 
     async def execute(
         self,
@@ -320,7 +356,7 @@ def _words(command: Command) -> list[str]:
     return argv
 
 
-def _check_program(program: str, folder: str, paths: str) -> None:
+def _check_program(program: str, folder: str, variables: Mapping[str, str]) -> None:
     where = os.path.join(folder, program) if "/" in program else program
-    if shutil.which(where, path=paths) is None:
+    if shutil.which(where, path=variables.get("PATH")) is None:
         raise AgentError("RuntimeExecutionError", f"there is no program {program!r}")

@@ -43,13 +43,16 @@ class LocalProcess:
         self._room.set()
         self._after: list[Callable[[], None]] = []
 
-    async def start(self, hand_over: Callable[[list[int]], None], spec: dict[str, Any]) -> None:
-        """Have a warden run ``spec``; ``hand_over`` sends its channel and streams. Raises ``AgentError``."""
+    async def start(
+        self, hand_over: Callable[[list[int]], None], spec: dict[str, Any], *more: socket.socket
+    ) -> None:
+        """Have a warden run ``spec``; ``hand_over`` sends its channel, its streams and ``more``. Raises
+        ``AgentError``."""
         ours, theirs = socket.socketpair()
         pipes = [os.pipe() for _ in range(3)]
         (stdin, to_stdin), (from_stdout, stdout), (from_stderr, stderr) = pipes
         try:
-            hand_over([theirs.fileno(), stdin, stdout, stderr])
+            hand_over([theirs.fileno(), stdin, stdout, stderr, *(each.fileno() for each in more)])
         except BaseException:
             ours.close()
             for fd in (to_stdin, from_stdout, from_stderr):
