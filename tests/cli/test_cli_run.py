@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import signal
-import time
 
 import pytest
 
@@ -91,10 +90,32 @@ def test_ctrl_c_stops_the_run_and_keeps_the_session(shell: Shell, presses: int) 
     assert shell.ok("replay", "s1").out.startswith("identical")
 
 
+UNFINISHED = """
+import asyncio, pathlib
+from turnlog import Agent
+from turnlog.contract import StreamStart, TextChunk
+from turnlog.models import Model
+
+
+class Unfinished(Model):
+    provider_id = specification = "unfinished"
+
+    async def _stream(self, request):
+        yield StreamStart(model_id="m")
+        for _ in range(3):
+            yield TextChunk(text_delta="tick ")
+        pathlib.Path("said").touch()
+        await asyncio.Event().wait()
+
+
+agent = Agent(Unfinished("m"))
+"""
+
+
 def test_what_had_come_when_a_run_is_stopped_is_written_to_a_pipe(shell: Shell) -> None:
-    process = shell.start("run", "-m", shell.script(SLOW), "-s", "s1", "Count")
-    shell.wait_for("s1", "model_call_started")
-    time.sleep(0.5)
+    shell.write("mine.py", UNFINISHED)
+    process = shell.start("run", "--agent", "mine:agent", "-s", "s1", "Count")
+    shell.wait_for_file("said")
     process.send_signal(signal.SIGINT)
     out, err = process.communicate(timeout=PATIENCE)
     assert process.returncode == 130

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from turnlog.contract import Custom
+from turnlog.contract import AgentError, Custom
 from turnlog.history import open_store, verify
 
 URLS = ["sqlite:{}/log.db", "jsonl:{}/logs"]
@@ -152,7 +152,7 @@ async def main(url):
         except AgentError as error:
             sys.exit(3 if error.code == "SessionConcurrentWrite" and error.meta.get("fenced") else 4)
         print(len(session.entries), flush=True)
-        await asyncio.sleep(0.01)
+        sys.stdin.readline()  # stopped here, it holds no lock of the store's files
 
 asyncio.run(main(sys.argv[1]))
 """
@@ -162,18 +162,23 @@ asyncio.run(main(sys.argv[1]))
 @pytest.mark.parametrize("url", URLS)
 async def test_a_stopped_writer_that_wakes_up_is_fenced(tmp_path: Path, url: str) -> None:
     url = url.format(tmp_path)
-    process = await asyncio.create_subprocess_exec(sys.executable, "-c", STOPPED, url, stdout=subprocess.PIPE)
-    assert process.stdout is not None
-    await process.stdout.readline()
+    process = await asyncio.create_subprocess_exec(
+        sys.executable, "-c", STOPPED, url, stdin=subprocess.PIPE, stdout=subprocess.PIPE
+    )
+    assert process.stdout is not None and process.stdin is not None
+    assert await process.stdout.readline() == b"2\n"
     process.send_signal(signal.SIGSTOP)
     store = open_store(url)
     while True:
         try:
-            await store.claim("s1", owner="new", ttl=60)
+            await store.claim("s1", owner="new", ttl=600)
             break
-        except Exception:
+        except AgentError as error:
+            if error.code != "SessionBusy":
+                raise
             await asyncio.sleep(0.05)
     before = await store.tail("s1")
+    process.stdin.write(b"go on\n")
     process.send_signal(signal.SIGCONT)
     assert await process.wait() == 3
     assert await store.tail("s1") == before

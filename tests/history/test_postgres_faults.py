@@ -250,17 +250,27 @@ async def test_a_server_that_accepts_and_says_nothing_is_given_up(
     proxy: Proxy, postgres: PostgresServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(postgres_link, "_GRACE", 0.2)
-    store = PostgresStore(postgres.url(host=proxy.host) + "&connect_timeout=2", timeout=0.3)
-    log, _ = await begun(store)
+    url = postgres.url(host=proxy.host)
+    patient = PostgresStore(url)
+    log, _ = await begun(patient)
+    store = PostgresStore(url + "&connect_timeout=2", timeout=0.3)
+    while True:  # until it has a connection: on a busy machine 0.3 s may be too short for that
+        try:
+            assert await store.tail(log.session_id) is not None
+            break
+        except AgentError as error:
+            if "timeout" not in error.message:
+                raise
     monkeypatch.setattr(postgres_pool, "_PATIENCE", 0.0)
     proxy.frozen = True
     batch = log.notes("one")
     with pytest.raises(AgentError, match=r"SessionWriteFailed.*timeout"):
         await store.append(log.session_id, batch, expected_tail=1)
     proxy.frozen = False
-    await store.append(log.session_id, batch, expected_tail=1)
-    assert await texts(store, log) == ["one"]
+    await patient.append(log.session_id, batch, expected_tail=1)
+    assert await texts(patient, log) == ["one"]
     await store.close()
+    await patient.close()
 
 
 async def test_connections_that_the_server_ended_are_replaced(

@@ -171,13 +171,20 @@ async def test_refresh_needs_a_clean_desk() -> None:
     assert await session.refresh() == []
 
 
+async def _begun(store: FaultStore, nth: int) -> None:
+    """The nth append has reached the store, where it takes its time."""
+    while ("append", nth) not in store.calls:  # noqa: ASYNC110 (the store tells nobody)
+        await asyncio.sleep(0)
+
+
 async def test_a_cancelled_commit_finishes_its_write() -> None:
-    session = await open_session(FaultStore(MemoryStore(), [slow_append(2, 0.05)]))
+    store = FaultStore(MemoryStore(), [slow_append(2, 0.05)])
+    session = await open_session(store)
     session.append_model_input(user_message("one"))
     await session.commit()
     session.append_model_input(user_message("two"))
     task = asyncio.ensure_future(session.commit())
-    await asyncio.sleep(0.01)
+    await _begun(store, 2)
     for _ in range(3):  # however often it is asked
         task.cancel()
         await asyncio.sleep(0)
@@ -193,7 +200,7 @@ async def test_a_timeout_around_a_commit_is_still_a_timeout() -> None:
     session = await open_session(FaultStore(MemoryStore(), [slow_append(1, 0.05)]))
     session.append_model_input(user_message("one"))
     with pytest.raises(TimeoutError):
-        async with asyncio.timeout(0.01):
+        async with asyncio.timeout(0):  # over as soon as the commit waits for its write
             await session.commit()
     assert len(session.entries) == 2
     await _agrees(session)
@@ -205,7 +212,7 @@ async def test_a_cancelled_commit_that_fails_says_so() -> None:
     session = await open_session(store)
     session.append_model_input(user_message("one"))
     task = asyncio.ensure_future(session.commit())
-    await asyncio.sleep(0.005)
+    await _begun(store, 1)
     task.cancel()
     with pytest.raises(asyncio.CancelledError):
         await task

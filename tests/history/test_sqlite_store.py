@@ -80,9 +80,14 @@ async def test_appends_that_wait_share_a_transaction(tmp_path: Path) -> None:
     store = SqliteStore(tmp_path / "log.db")
     await store.append("warm", notes("warm", "a"), expected_tail=0)
     before = count_commits(tmp_path / "log.db")
-    gate = threading.Event()
-    held = asyncio.ensure_future(store._writing.do(gate.wait))
-    await asyncio.sleep(0.05)
+    inside, gate = threading.Event(), threading.Event()
+
+    def hold() -> None:
+        inside.set()
+        gate.wait()
+
+    held = asyncio.ensure_future(store._writing.do(hold))
+    assert await asyncio.to_thread(inside.wait, 120)
     names = [f"s{n}" for n in range(64)]
     appends = [asyncio.ensure_future(store.append(n, notes(n, "a", "b"), expected_tail=0)) for n in names]
     wrong = asyncio.ensure_future(store.append("warm", notes("warm", "x", after=9), expected_tail=9))
@@ -102,8 +107,9 @@ async def test_appends_that_wait_share_a_transaction(tmp_path: Path) -> None:
     assert len(await store.sessions()) == 65
     assert one_by_one == 64  # the clash made all go alone
     gate.clear()
-    held = asyncio.ensure_future(store._writing.do(gate.wait))
-    await asyncio.sleep(0.05)
+    inside.clear()
+    held = asyncio.ensure_future(store._writing.do(hold))
+    assert await asyncio.to_thread(inside.wait, 120)
     before = count_commits(tmp_path / "log.db")
     appends = [asyncio.ensure_future(store.append(n, notes(n, "c", after=2), expected_tail=2)) for n in names]
     await asyncio.sleep(0.05)

@@ -144,16 +144,16 @@ def test_what_is_empty() -> None:
 @pytest.mark.parametrize("body", [b": ping\n\n", b'event: ping\ndata: {"type": "ping"}\n\n'])
 async def test_comments_alone_are_silence_in_the_end(body: bytes) -> None:
     endless = LoopbackAnswer.sse(body * 3000, pieces=len(body), piece_delay=0.01)
-    found = await asyncio.wait_for(play("anthropic-messages", endless, timeout_silence=0.1), 120)
+    found = await asyncio.wait_for(play("anthropic-messages", endless, timeout_silence=0.4), 120)
     assert found.error.error_code == "ModelTimeout"
     assert "nothing but comments" in found.error.message
 
 
 async def test_a_large_event_that_comes_slowly_is_life() -> None:
-    body = chat_wire.chunk({"content": "x" * 400}) + chat_wire.chunk(None, "stop") + chat_wire.DONE
-    slow = LoopbackAnswer.sse(body, pieces=9, piece_delay=0.01)
-    found = await play("openai-chat", slow, timeout_silence=0.1)
-    assert (found.error, found.text) == (None, "x" * 400)
+    body = chat_wire.chunk({"content": "x" * 1_000}) + chat_wire.chunk(None, "stop") + chat_wire.DONE
+    slow = LoopbackAnswer.sse(body, pieces=12, piece_delay=0.01)
+    found = await play("openai-chat", slow, timeout_silence=0.7)
+    assert (found.error, found.text) == (None, "x" * 1_000)
 
 
 @pytest.mark.parametrize("protocol", PROTOCOLS)
