@@ -220,7 +220,11 @@ class LiveTools:
         conversation.set(self._world.secrets)
         if self._world.share is not None:
             SHARE.set(self._world.share)  # in the context of this task, and of what it starts
-        answer = await self._executor.execute(request_for(call), self._context(call, key, attempt))
+        try:
+            answer = await self._executor.execute(request_for(call), self._context(call, key, attempt))
+        except Exception as error:  # an executor that was handed in need not make every failure a value
+            said = f"the tools cannot be run: {type(error).__name__}: {scrub(str(error))}"
+            return ToolAnswer.failed("ToolExecutionError", f"{said}; the call may have taken effect")
         tool = self._registry.get(call.call.tool_name)
         if tool is not None and isinstance(tool.function, HandoffBody) and answer.status == "success":
             answer = replace(answer, handed_to=tool.function.to)
