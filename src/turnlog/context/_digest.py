@@ -75,7 +75,8 @@ def digest_units(units: Iterable[Unit], vocabulary: Vocabulary, user_cap: int) -
         match unit:
             case InputUnit():
                 kind = "host" if unit.entry.payload.source == "host" else "user"
-                text = cap_words(unit.live_text(), user_cap, unit.entry.seq)
+                lower = unit.lower_text()  # what was shortened does not become longer again
+                text = cap_words(unit.live_text() if lower is None else lower, user_cap, unit.entry.seq)
                 lines.append(Line(unit.first_seq, unit.last_seq, kind, text))
             case OutputUnit():
                 lines.append(Line(unit.first_seq, unit.last_seq, "assistant", _output_line(unit, vocabulary)))

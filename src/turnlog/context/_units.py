@@ -96,12 +96,10 @@ class InputUnit:
         payload = self.entry.payload
         if self.redacted:
             return redact_message(payload.message)
-        if self.level is not LIVE:
-            grain, text = self.level
-            text = text if text is not None else grain_text(payload.sections, grain)
-            if text is not None:
-                lowered = folded_text(self.entry.seq, grain, text)
-                return with_parts(payload.message, [text_part(lowered)])
+        text = self.lower_text()
+        if text is not None:
+            lowered = folded_text(self.entry.seq, self.level.grain, text)
+            return with_parts(payload.message, [text_part(lowered)])
         return render_input(payload, screen=not self.screen_hidden)
 
     def shows(self, entry_id: str) -> bool:
@@ -117,6 +115,13 @@ class InputUnit:
             return REDACTED
         sections = self.entry.payload.sections
         return input_text(self.entry.payload.message, sections.live if sections else ())
+
+    def lower_text(self) -> str | None:
+        """What a fold left of it; None while it is shown whole."""
+        if self.redacted or self.level is LIVE:
+            return None
+        grain, text = self.level
+        return text if text is not None else grain_text(self.entry.payload.sections, grain)
 
     def lowered(self, level: Level) -> InputUnit:
         if not level.is_below(self.level):
