@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import msgspec
 import pytest
 
-from loop.scenarios import SESSION, TRACES, Stage
+from loop.scenarios import SESSION, TRACES, Stage, call
 from turnlog.contract import Entry, ModelOutput, decode, encode
 from turnlog.loop import replay_entries
-from turnlog.testing import check_trace, read_trace
+from turnlog.testing import Turn, check_trace, read_trace
 
 GOLDEN = Path(__file__).parent.parent / "golden"
 FILES = GOLDEN / "traces"
@@ -37,6 +38,48 @@ async def test_golden_trace_replays_identically(trace: str) -> None:
     assert report.identical, report.difference
     assert report.entries == len(entries)
     assert report.contexts == sum(entry.kind == "model_call_started" for entry in entries)
+
+
+async def tree(stage: Stage) -> None:
+    """An editor asks two agents at once; one of them has to ask a person before it can answer."""
+
+    def researcher(turns: list[Any]) -> Any:
+        agent = stage.agent(turns, name="researcher", instructions="Find facts.")
+        return agent.as_tool("Finds facts about a topic.")
+
+    def sender(turns: list[Any]) -> Any:
+        agent = stage.agent(turns, name="sender", instructions="Send messages.")
+        return agent.as_tool("Sends a message.", concurrent=True)
+
+    asked = Turn(tool_calls=[call("researcher", input="Bees?"), call("sender", input="Tell Ann.")])
+    letter = Turn(tool_calls=[call("send", to="ann", text="Bees dance.")])
+    tools = [researcher([Turn(tool_calls=[call("look", place="hive")]), "They dance."]), sender([letter])]
+    waits = await stage.agent([asked], tools=tools).run("Tell Ann of bees.", session=SESSION)
+    assert waits.status == "awaiting_human"
+    editor = stage.agent(["Ann knows."], tools=[researcher([]), sender(["Sent."])])
+    (pending,) = await editor.session(SESSION).pending()
+    await editor.session(SESSION).approve(pending, by="bob")
+    result = await editor.resume(SESSION)
+    assert result is not None and result.text == "Ann knows."
+
+
+TREE = {"": "tree_parent", "researcher": "tree_first_child", "sender": "tree_second_child"}
+
+
+@pytest.mark.spec("L-11", "H-11")
+async def test_a_tree_of_three_sessions_writes_its_golden_traces_which_replay_identically() -> None:
+    stage = Stage()
+    await tree(stage)
+    names = [info.session_id for info in await stage.store.sessions()]
+    found = {name.rpartition("-")[0]: await stage.store.load(name) for name in names}
+    assert found.keys() == TREE.keys()
+    children = [entry.payload.child_session_id for entry in found[""] if entry.kind == "tool_started"]
+    assert sorted(set(children)) == sorted(set(names) - {SESSION})
+    for name, entries in found.items():
+        path = FILES / f"{TREE[name]}.jsonl"
+        check_trace(path, entries)
+        report = await replay_entries(read_trace(path), entries[0].session_id)
+        assert report.identical and report.entries == len(entries), report.difference
 
 
 @pytest.mark.spec("H-8")
