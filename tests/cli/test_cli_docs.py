@@ -16,6 +16,6 @@ def test_the_table_of_commands_is_the_help(shell: Shell) -> None:
 
 
 def test_every_option_in_the_text_exists(shell: Shell) -> None:
-    known = "".join(shell.ok(command, "--help").out for command in ("run", "map", "show", "answer"))
+    known = "".join(shell.ok(command, "--help").out for command in ("run", "map", "show", "answer", "import"))
     for option in set(re.findall(r"--[a-z][a-z-]+", re.sub(r"`turnlog COMMAND --help`", "", PAGE))):
         assert option in known, option

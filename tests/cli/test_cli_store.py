@@ -76,6 +76,12 @@ def test_messages_of_another_system_come_and_go(shell: Shell) -> None:
     assert json.loads(shell.ok("export", "s1", "--format", "langchain").out)[0]["type"] == "human"
     again = shell("import", "messages.json", *options)
     assert again.code == 1 and "exists already" in again.err
+    shell.ok("import", "messages.json", "--session", "s2")
+    shell.write("lines.jsonl", "\n".join(map(json.dumps, MESSAGES)))
+    shell.ok("import", "lines.jsonl", "--session", "s3")
+    for name in ("s2", "s3"):
+        assert json.loads(shell.ok("export", name, "--format", "openai").out) == MESSAGES
+        assert {line["meta"]["imported"] for line in shell.ok("show", name, "--json").lines} == {"openai"}
     shell.write("broken.json", "{")
     assert "not JSON" in shell("import", "broken.json", "--format", "openai").err
 

@@ -7,10 +7,12 @@ from typing import Any
 
 import pytest
 
+from models.speakers import SPEAKERS, Speaker, on_air
+from models.speakers import Said as Answer
 from turnlog import Agent
 from turnlog.contract import AgentError, ModelOutputEntry, ToolResultsEntry
 from turnlog.history import MemoryStore, verify
-from turnlog.testing import ScriptedModel
+from turnlog.testing import FixedClock, FixedIds, ScriptedModel, check_request
 from turnlog.transcript import export_messages, import_messages
 
 PNG = "iVBORw0KGgoAAAANSUhEUgAAAAEAAAABCAYAAAAfFcSJAAAADUlEQVR42mNk+M9QDwADhgGAWjR9awAAAABJRU5ErkJggg=="
@@ -150,6 +152,80 @@ async def test_an_imported_conversation_is_continued(format: Any) -> None:
     assert await verify(store, "s1") == []
 
 
+@pytest.mark.spec("P-9")
+@pytest.mark.parametrize("speaker", SPEAKERS, ids=lambda speaker: speaker.protocol)
+@pytest.mark.parametrize("format", CONVERSATIONS)
+async def test_an_imported_conversation_is_continued_by_any_provider(format: Any, speaker: Speaker) -> None:
+    store = MemoryStore()
+    await import_messages(store, "s1", CONVERSATIONS[format])
+    async with on_air(speaker, FixedIds(), FixedClock()) as voice:
+        voice.will_say(Answer(text="More."))
+        assert (await Agent(voice.model, store=store).run("More, please.", session="s1")).text == "More."
+        check_request(speaker.protocol, voice.bodies[0], model=speaker.model_id)
+
+
+RESPONSES: Any = {
+    "instructions": "Be brief.",
+    "input": [
+        {"role": "user", "content": [{"type": "input_text", "text": "How is the weather in Rome?"}]},
+        {"type": "reasoning", "id": "rs_1", "summary": [{"type": "summary_text", "text": "I look."}]},
+        {"type": "function_call", "call_id": "call_1", "name": "weather", "arguments": '{"city": "Rome"}'},
+        {"type": "function_call_output", "call_id": "call_1", "output": "sunny"},
+        {"type": "message", "role": "assistant", "content": [{"type": "output_text", "text": "Sunny."}]},
+    ],
+}
+OLDER_OPENAI: Any = [
+    {"role": "user", "content": "Rome?"},
+    {"role": "assistant", "content": None, "function_call": {"name": "weather", "arguments": "{}"}},
+    {"role": "function", "name": "weather", "content": "sunny"},
+]
+DUMPED: Any = [
+    {
+        "lc": 1,
+        "type": "constructor",
+        "id": ["langchain", "schema", "messages", "HumanMessage"],
+        "kwargs": {"content": "Rome?"},
+    },
+    {
+        "lc": 1,
+        "type": "constructor",
+        "id": ["langchain", "schema", "messages", "AIMessage"],
+        "kwargs": {
+            "content": "",
+            "tool_calls": [{"id": "c1", "name": "weather", "args": {}, "type": "tool_call"}],
+        },
+    },
+    {
+        "lc": 1,
+        "type": "constructor",
+        "id": ["langchain", "schema", "messages", "ToolMessage"],
+        "kwargs": {"content": "sunny", "tool_call_id": "c1"},
+    },
+]
+
+
+@pytest.mark.parametrize(
+    ("messages", "format"),
+    [
+        *((conversation, format) for format, conversation in CONVERSATIONS.items()),
+        (RESPONSES, "openai"),
+        (OLDER_OPENAI, "openai"),
+        (DUMPED, "langchain"),
+        ([{"role": "user", "content": "weather: sunny"}], "openai"),
+    ],
+)
+async def test_the_system_is_told_by_its_spelling(messages: Any, format: str) -> None:
+    store = MemoryStore()
+    await import_messages(store, "s1", messages)
+    entries = await store.load("s1")
+    assert {(entry.meta or {}).get("imported") for entry in entries} == {format}
+    assert await verify(store, "s1") == []
+    said = json.dumps(export_messages(entries, format="openai"))
+    assert "weather" in said and ("sunny" in said or format == "langchain")
+    failed = [o.status for e in entries if isinstance(e, ToolResultsEntry) for o in e.payload.outcomes]
+    assert "skipped" not in failed
+
+
 async def test_calls_without_results_and_ids_that_clash_are_put_right() -> None:
     store = MemoryStore()
     call = {"id": "x", "type": "function", "function": {"name": "look", "arguments": "{broken"}}
@@ -202,6 +278,14 @@ async def test_calls_without_results_and_ids_that_clash_are_put_right() -> None:
             "arguments of a call",
         ),
         ("langchain", [{"type": "function", "data": {}}], "its type is 'function'"),
+        (
+            "auto",
+            [{"role": "user", "content": [{"type": "text", "text": "a"}, {"type": "video"}]}],
+            "message 1 .* part 2: it has a part of type 'video'",
+        ),
+        ("auto", [{"type": "web_search_call"}], "message 1 .* item of type 'web_search_call'"),
+        ("auto", [{"content": "a"}], "message 1 .* its role is None"),
+        ("auto", {"prompt": "a"}, "the conversation is a NoneType"),
     ],
 )
 async def test_what_cannot_be_imported_is_named_and_nothing_is_written(

@@ -11,7 +11,7 @@ import sys
 from collections.abc import Sequence
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Any, cast
+from typing import Any, Literal, cast
 
 import click
 
@@ -125,10 +125,10 @@ async def _read_images(store: Store, entries: Sequence[Entry]) -> dict[str, byte
 @click.option(
     "--format",
     "form",
-    type=click.Choice(["jsonl", *_MESSAGES]),
-    default="jsonl",
+    type=click.Choice(["auto", "jsonl", *_MESSAGES]),
+    default="auto",
     show_default=True,
-    help="JSON lines that export wrote, or a JSON file with the messages of another system.",
+    help="JSON lines that export wrote, or the messages of another system, as JSON or a message a line.",
 )
 @click.option("--session", metavar="ID", help="Name of the new session, for messages of another system.")
 @click.option("--title", help="Title of the new session, for messages of another system.")
@@ -142,31 +142,39 @@ def import_command(
         data = Path(file).read_bytes()
     except OSError as error:
         raise AgentError("ConfigInvalid", f"cannot read {file}: {error.strerror}") from error
-    if form == "jsonl":
+    messages = _read_messages(data, form)
+    if messages is None:
         if session or title:
             raise click.UsageError("an export brings its own name and title; leave out --session and --title")
         name = with_store(store_url, lambda store: import_jsonl(store, data, trust=trust))
     else:
         if trust:
             raise click.UsageError("--trust is for exports; messages bring no run with them")
-        name = with_store(store_url, lambda store: _import_messages(store, form, data, session, title))
+        new = session or SystemIds().session()
+        chosen = cast('MessageFormat | Literal["auto"]', form)
+        name = with_store(
+            store_url, lambda store: import_messages(store, new, messages, format=chosen, title=title)
+        )
     out.print(plain(name), markup=False)
 
 
-async def _import_messages(
-    store: Store, form: str, data: bytes, session: str | None, title: str | None
-) -> str:
+def _read_messages(data: bytes, form: str) -> Any:
+    """What the file holds of another system; None where it is, or is to be read as, an export of ours."""
+    if form == "jsonl":
+        return None
     try:
-        messages = json.loads(data)
+        found = json.loads(data)
     except ValueError as error:
-        raise AgentError("InvalidMessage", f"the file is not JSON: {error}") from error
-    return await import_messages(
-        store,
-        session or SystemIds().session(),
-        messages,
-        format=cast("MessageFormat", form),
-        title=title,
-    )
+        try:
+            found = [json.loads(line) for line in data.splitlines() if line.strip()]
+        except ValueError:
+            if form == "auto":
+                return None
+            raise AgentError("InvalidMessage", f"the file is not JSON: {error}") from error
+    first: Any = found[0] if isinstance(found, list) and found else found  # pyright: ignore[reportUnknownVariableType]
+    if form == "auto" and isinstance(first, dict) and ("payload" in first or "blob" in first):
+        return None
+    return found  # pyright: ignore[reportUnknownVariableType]
 
 
 @click.command("verify", short_help="Check that a log is whole and unchanged.")

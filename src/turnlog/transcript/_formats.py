@@ -150,8 +150,19 @@ def _part(block: JsonObject, place: int) -> MessagePart | None:
 
 
 def _parts(content: Any, place: int) -> list[MessagePart]:
-    found = [_part(block, place) for block in _blocks(content, place)]
-    return [part for part in found if part is not None]
+    found: list[MessagePart] = []
+    blocks = _blocks(content, place)
+    for number, block in enumerate(blocks, 1):
+        try:
+            part = _part(block, place)
+        except AgentError as error:
+            if len(blocks) == 1:
+                raise
+            why = error.message.partition(": ")[2]
+            raise refuse(place, f"part {number}: {why}") from None
+        if part is not None:
+            found.append(part)
+    return found
 
 
 def _call(id: Any, name: Any, arguments: Any, place: int) -> ToolCallPart:
@@ -182,11 +193,22 @@ def _result(id: Any, content: Any, is_error: bool, place: int) -> ToolResultPart
 # ── reading ──
 
 
-def _read_openai(messages: Any) -> list[Said]:
+def _read_openai(given: Any) -> list[Said]:
     found: list[Said] = []
+    messages = given
+    if isinstance(given, Mapping):  # a whole request, of either of the two protocols
+        request = cast("JsonObject", given)
+        messages = request.get("messages", request.get("input"))
+        if request.get("instructions"):
+            found.append(Said("system", _parts(request["instructions"], 0)))
+    asked: dict[str, str] = {}
+    """The newest call without an id by its function's name, as older messages have it."""
     for place, message in enumerate(_list(messages, 0, "the conversation"), 1):
         message = _object(message, place)
         role, content = message.get("role"), message.get("content")
+        if role is None and "type" in message:
+            _read_item(message, place, found)
+            continue
         match role:
             case "system" | "developer":
                 found.append(Said("system", _parts(content, place)))
@@ -202,12 +224,46 @@ def _read_openai(messages: Any) -> list[Said]:
                     parts.append(
                         _call(call.get("id"), function.get("name"), function.get("arguments", ""), place)
                     )
+                if message.get("function_call"):
+                    function = _object(message["function_call"], place, "function_call")
+                    name = str(function.get("name"))
+                    asked[name] = f"function_{place}"
+                    parts.append(_call(asked[name], name, function.get("arguments", ""), place))
                 found.append(Said("assistant", parts, model=message.get("model")))
             case "tool":
                 found.append(Said("tool", [_result(message.get("tool_call_id"), content, False, place)]))
+            case "function" if message.get("name") in asked:
+                called = asked.pop(message["name"])
+                found.append(Said("tool", [_result(called, content, False, place)]))
             case _:
                 raise refuse(place, f"its role is {role!r}")
     return found
+
+
+def _read_item(item: JsonObject, place: int, found: list[Said]) -> None:
+    """An item of the Responses protocol: calls and thoughts belong to the answer that they stand beside."""
+    kind = item.get("type")
+    part: MessagePart | None = None
+    match kind:
+        case "function_call":
+            part = _call(item.get("call_id"), item.get("name"), item.get("arguments", ""), place)
+        case "reasoning":
+            blocks = [
+                _object(each, place, "a summary")
+                for each in _list(item.get("summary") or [], place, "summary")
+            ]
+            text = "\n\n".join(str(block.get("text", "")) for block in blocks)
+            part = thinking_part(text) if text else None
+        case "function_call_output":
+            found.append(Said("tool", [_result(item.get("call_id"), item.get("output"), False, place)]))
+            return
+        case _:
+            raise refuse(place, f"it is an item of type {kind!r}, which a log does not hold; leave it out")
+    if part is None:
+        return
+    if not found or found[-1].role != "assistant":
+        found.append(Said("assistant", []))
+    found[-1].parts.append(part)
 
 
 def _read_anthropic(given: Any) -> list[Said]:
@@ -248,6 +304,10 @@ _LANGCHAIN_ROLES: dict[str, Role] = {
     "assistant": "assistant",
     "system": "system",
     "tool": "tool",
+    "HumanMessage": "user",
+    "AIMessage": "assistant",
+    "SystemMessage": "system",
+    "ToolMessage": "tool",
 }
 
 
@@ -257,6 +317,9 @@ def _read_langchain(messages: Any) -> list[Said]:
         message = _object(message, place)
         kind = message.get("type")
         data = _object(message.get("data", message), place, "its data")
+        if kind == "constructor":  # as dumpd and dumps of langchain_core write it
+            data = _object(message.get("kwargs"), place, "its kwargs")
+            kind = data.get("type") or str(message.get("id")).rpartition("'")[0].rpartition("'")[2]
         role = _LANGCHAIN_ROLES.get(str(kind))
         if role is None:
             raise refuse(place, f"its type is {kind!r}")
@@ -278,6 +341,37 @@ def _read_langchain(messages: Any) -> list[Said]:
         model = cast("JsonObject", metadata).get("model_name") if isinstance(metadata, dict) else None
         found.append(Said(role, parts, model=model))
     return found
+
+
+def find_format(given: Any) -> str:
+    """Which of the spellings this is. Plain words are the same in two of them. Raises ``InvalidMessage``."""
+    messages = given
+    if isinstance(given, Mapping):
+        request = cast("JsonObject", given)
+        if "system" in request:
+            return "anthropic"
+        messages = request.get("messages", request.get("input"))
+    for place, message in enumerate(_list(messages, 0, "the conversation"), 1):
+        told = _format_of(_object(message, place), place)
+        if told is not None:
+            return told
+    return "openai"
+
+
+def _format_of(message: JsonObject, place: int) -> str | None:
+    kind, role = message.get("type"), message.get("role")
+    if role is None and (kind == "constructor" or kind in _LANGCHAIN_ROLES):
+        return "langchain"
+    if role in ("tool", "developer", "function") or "tool_calls" in message or "function_call" in message:
+        return "openai"
+    if role is None:
+        return "openai" if kind is not None else None
+    for block in _blocks(message.get("content"), place):
+        if block.get("type") in ("tool_use", "tool_result", "thinking", "document") or "source" in block:
+            return "anthropic"
+        if block.get("type") in ("image_url", "input_text", "output_text", "file", "refusal"):
+            return "openai"
+    return None
 
 
 READERS: dict[str, Callable[[Any], list[Said]]] = {

@@ -5,7 +5,7 @@ from __future__ import annotations
 import base64
 import re
 from collections.abc import Mapping, Sequence
-from typing import Any, Literal, TypeAlias, overload
+from typing import Any, Literal, TypeAlias, cast, overload
 
 import msgspec
 
@@ -44,7 +44,7 @@ from turnlog.contract import (
 from turnlog.history import seal_entries, visible_entries
 from turnlog.system import SystemClock, SystemIds
 
-from ._formats import READERS, WRITERS, Said, refuse
+from ._formats import READERS, WRITERS, Said, find_format, refuse
 
 MessageFormat: TypeAlias = Literal["openai", "anthropic", "langchain"]
 """OpenAI Chat Completions, Anthropic Messages, and what LangChain's ``messages_to_dict`` gives."""
@@ -59,7 +59,7 @@ async def import_messages(
     session_id: str,
     messages: Sequence[Any] | Mapping[str, Any],
     *,
-    format: MessageFormat,
+    format: MessageFormat | Literal["auto"] = "auto",
     title: str | None = None,
     clock: Clock | None = None,
     ids: IdSource | None = None,
@@ -70,15 +70,17 @@ async def import_messages(
     is recorded that is not in the messages: no run, no model call, no tool that started. A call without a
     result gets one that says so. Call ids that a log cannot hold, or holds already, are replaced.
 
-    ``messages`` is the list, for Anthropic also the request with ``system`` and ``messages``. Raises
-    ``InvalidMessage``, with the place of the message that cannot be read, and ``InvalidEntry`` when the
-    session exists. The whole conversation is written, or nothing.
+    ``messages`` is the list, or the whole request with ``system`` or ``instructions`` beside it; items of
+    OpenAI's Responses are taken too. ``format="auto"`` tells the systems apart by how they spell things.
+    Raises ``InvalidMessage``, with the place of the message that cannot be read, and ``InvalidEntry`` when
+    the session exists. The whole conversation is written, or nothing.
     """
     ids = ids or SystemIds()
     if await store.tail(session_id) is not None:
         raise AgentError("InvalidEntry", f"session {session_id!r} exists already; import under another id")
-    maker = _Maker(format, ids)
-    for place, said in enumerate(_reader(format)(messages), 1):
+    known = cast("MessageFormat", find_format(messages)) if format == "auto" else format
+    maker = _Maker(known, ids)
+    for place, said in enumerate(_reader(known)(messages), 1):
         maker.add(said, place)
     payloads = maker.finish(title)
     batch = seal_entries(
@@ -86,7 +88,7 @@ async def import_messages(
         payloads,
         clock=clock or SystemClock(),
         ids=ids,
-        meta={"imported": format},
+        meta={"imported": known},
         secrets=Secrets(owned_secrets(store).values()),
     )
     await store.append(session_id, batch, expected_tail=0, blobs=list(maker.blobs.values()))
