@@ -6,14 +6,17 @@ import asyncio
 import threading
 from collections.abc import Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 from acceptance.desk import Desk, asks_for, call, results_in
-from turnlog import AgentError, ToolContext, ToolResult, tool
+from turnlog import Agent, AgentError, ToolContext, ToolResult, tool
 from turnlog.contract import StoredEntry, ToolPolicy, encode
-from turnlog.testing import FakeRuntime, Turn, VirtualClock
+from turnlog.runtime import LocalRuntime
+from turnlog.testing import FakeRuntime, ScriptedModel, Turn, VirtualClock
+from turnlog.tools import code_tools
 
 
 @pytest.mark.spec("T-1")
@@ -247,6 +250,33 @@ async def test_a_sync_tool_does_not_hold_up_the_loop() -> None:
     assert other.text == "The loop goes on." and not run.done()
     release.set()
     assert (await run).text == "Ok."
+
+
+@pytest.mark.spec("T-7")
+async def test_built_in_tools_work_on_the_files_and_commands_of_the_runtime(tmp_path: Path) -> None:
+    (tmp_path / "src").mkdir()
+    (tmp_path / "src" / "a.py").write_text("x = 1\n")
+    model = ScriptedModel(
+        [
+            asks_for(call("glob", pattern="**/*.py")),
+            asks_for(call("grep", pattern=r"x\s*=")),
+            asks_for(call("read", path="src/a.py")),
+            asks_for(call("edit", path="src/a.py", old="1", new="2")),
+            asks_for(call("write", path="src/b.py", content="from a import x\nprint(x)\n")),
+            asks_for(call("shell", command="python3 -B src/b.py")),
+            "Done.",
+        ]
+    )
+    runtime = LocalRuntime(tmp_path, level="none")
+    async with Agent(model, tools=code_tools(), runtime=runtime, store="memory:") as agent:
+        await agent.run("Work.", session="s")
+    results = results_in(model.requests[-1].messages)
+    assert not any(is_error for is_error, _ in results), results
+    contents = [content for _, content in results]
+    assert contents[:3] == ["src/a.py", "src/a.py:1:x = 1", "     1\tx = 1"]
+    assert contents[3].startswith("edited src/a.py") and contents[4].startswith("wrote src/b.py")
+    assert contents[5] == "2\n[ended with exit code 0]"
+    assert (tmp_path / "src" / "a.py").read_text() == "x = 2\n"
 
 
 @pytest.mark.spec("T-5")

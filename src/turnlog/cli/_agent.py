@@ -14,7 +14,7 @@ import click
 
 from turnlog.contract import AgentError, Store
 from turnlog.history import JsonlStore, SqliteStore, default_store_url
-from turnlog.loop import Agent, AgentConfig, Tool, load_config
+from turnlog.loop import Agent, AgentConfig, Tool, coding_parts, load_config
 
 from ._app import STORE, check_session, json_option, store_option, store_url_of
 
@@ -25,8 +25,14 @@ _MADE_OF = {
     "config": "--config",
     "base_url": "--base-url",
     "store_url": "--store",
+    "workspace": "--workspace",
+    "sandbox": "--sandbox",
+    "policy": "--policy",
 }
 """Options that make an agent; one that is loaded is made already."""
+CODE = "code"
+"""The name of the built-in tools, where others are named by their module."""
+_CODING = ("--workspace", "--sandbox", "--policy")
 
 
 def agent_option(command: Callable[..., Any]) -> Callable[..., Any]:
@@ -58,7 +64,23 @@ def agent_options(command: Callable[..., Any]) -> Callable[..., Any]:
             "tool_modules",
             multiple=True,
             metavar="MODULE",
-            help="Python module or file with @tool functions; can be repeated.",
+            help="Python module or file with @tool functions, or code, the built-in ones; can be repeated.",
+        ),
+        click.option(
+            "--policy",
+            type=click.Choice(["read-only", "ask-before-write", "workspace-auto", "everything-asks"]),
+            help="With the tools code: what runs without a question; default ask-before-write.",
+        ),
+        click.option(
+            "--sandbox",
+            type=click.Choice(["auto", "workspace", "landlock", "none"]),
+            help="With the tools code: what holds commands in; default the best this system has, or refusal.",
+        ),
+        click.option(
+            "--workspace",
+            metavar="DIR",
+            type=click.Path(file_okay=False),
+            help="With the tools code: the folder they work in; default this one.",
         ),
         click.option("--instructions", "-i", metavar="TEXT", help="The system prompt."),
         click.option(
@@ -97,6 +119,9 @@ def make_agent(
     config: str | None,
     base_url: str | None,
     store_url: str | None,
+    workspace: str | None,
+    sandbox: Any,
+    policy: Any,
 ) -> Agent:
     if agent_name is not None:
         given = click.get_current_context().params
@@ -109,8 +134,23 @@ def make_agent(
             click.get_current_context().meta[STORE] = url
         return agent
     loaded = load_config(config) if config else AgentConfig()
+    coding: dict[str, Any] = {}
+    if CODE in tool_modules:
+        coding = {
+            **coding_parts(
+                workspace or ".", sandbox=sandbox or "auto", approvals=policy or "ask-before-write"
+            )
+        }
+        if loaded.instructions is not None:
+            del coding["instructions"]
+    elif given := [
+        option for value, option in zip((workspace, sandbox, policy), _CODING, strict=True) if value
+    ]:
+        raise click.UsageError(f"{', '.join(given)}: these options are for --tools {CODE}")
+    tools = [tool for module in tool_modules if module != CODE for tool in load_tools(module)]
     parts: dict[str, Any] = {
-        "tools": [tool for module in tool_modules for tool in load_tools(module)],
+        **coding,
+        "tools": [*coding.get("tools", ()), *tools],
         "store": store_url_of(store_url or loaded.store),
     }
     if model or loaded.model is None:

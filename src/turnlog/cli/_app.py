@@ -37,6 +37,7 @@ class Commands(click.Group):
 
     modules = {
         "chat": "_chat",
+        "code": "_chat",
         "run": "_run",
         "map": "_run",
         "resume": "_run",
@@ -279,6 +280,9 @@ _REPEATED = {
     "base_url": "--base-url",
     "config": "--config",
     "tool_modules": "-t",
+    "workspace": "--workspace",
+    "sandbox": "--sandbox",
+    "policy": "--policy",
     "store_url": "--store",
 }
 

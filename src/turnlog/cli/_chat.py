@@ -4,37 +4,32 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import difflib
 import importlib
 import os
-import re
 import select
 import signal
 import sys
-from collections.abc import Callable, Generator, Iterator
-from dataclasses import dataclass
-from pathlib import Path
+from collections.abc import Callable, Generator
 from typing import Any
 
 import click
 
 from turnlog.contract import (
     AgentError,
-    ApprovalDecidedEntry,
-    ApprovalRequestedEntry,
     FileRefPart,
     ImagePart,
-    JsonObject,
     PendingApproval,
     RunResult,
 )
-from turnlog.loop import Agent, Decision, RunStream
+from turnlog.loop import Agent, RunStream
 
-from ._agent import agent_options, make_agent, session_options
-from ._app import WAITS, err, go_on, login, out, say, say_error
+from ._agent import CODE, agent_options, make_agent, session_options
+from ._app import WAITS, err, go_on, login, out, read_text, say_error
+from ._asking import ALWAYS, LATER, Choice, allowed_tools, read_answer, show_call
 from ._files import pasted_files, read_files, say_attached, say_made
 from ._run import exit_code, say_what_waits, watch
-from ._text import safe, short, whole
+from ._slash import run_command
+from ._text import safe
 
 try:
     import termios
@@ -42,7 +37,24 @@ except ImportError:  # Windows: a prompt is then a plain line
     termios = None
 
 
-_ALWAYS = "always in this session"
+@click.command("code", short_help="Let an agent work on the files of a folder.")
+@click.argument("text", required=False)
+@agent_options
+@session_options
+def code_command(
+    text: str | None, session: str | None, title: str | None, as_json: bool, **options: Any
+) -> None:
+    """Let an agent work on the files of this folder: it reads, writes, searches and runs commands, in a
+    sandbox, and asks before it changes something.
+
+    With TEXT, which may be - for standard input, it does that and is done; else it is a chat. Exit codes are
+    those of run.
+    """
+    words = None if text is None else read_text(text)
+    if options["agent_name"] is None:
+        options["tool_modules"] = tuple(dict.fromkeys((CODE, *options["tool_modules"])))
+        click.get_current_context().params["tool_modules"] = options["tool_modules"]  # named in hints
+    _converse(make_agent(**options), session, title, as_json, words)
 
 
 @click.command("chat", short_help="Talk to an agent.")
@@ -55,12 +67,17 @@ def chat_command(session: str | None, title: str | None, as_json: bool, **option
     message. In a pipe every line is a message. /attach PATH sends a picture, a PDF or a text file along with
     the next message; so does a path that is pasted alone.
     """
-    agent = make_agent(**options)
+    _converse(make_agent(**options), session, title, as_json)
+
+
+def _converse(
+    agent: Agent, session: str | None, title: str | None, as_json: bool, first: str | None = None
+) -> None:
     chat = Chat(agent, agent.session(session).session_id, as_json, title)
     # Lines are read between two uses of the loop, on the main thread: there Ctrl-C reaches the prompt.
     with asyncio.Runner() as runner:
         try:
-            code = chat.talk(runner)
+            code = chat.talk(runner, first)
         finally:
             runner.run(agent.close())
     sys.exit(code)
@@ -78,8 +95,8 @@ class Chat:
         self._attached: list[ImagePart | FileRefPart] = []
         """Files that go with the next message."""
 
-    def talk(self, runner: asyncio.Runner) -> int:
-        """Until there is nothing more to read; the exit code."""
+    def talk(self, runner: asyncio.Runner, first: str | None = None) -> int:
+        """Until there is nothing more to read, or until ``first`` is done; the exit code."""
         agent, session = self._agent, self._session
         if self._interactive:
             edit_lines()
@@ -89,6 +106,7 @@ class Chat:
             result = None
         else:
             result = self._turn(runner, agent.resume_stream(session), note="continuing where it stopped")
+        done = False
         while True:
             while result is not None and result.status == "awaiting_human":
                 if not self._decide(runner):
@@ -99,12 +117,14 @@ class Chat:
             if paused and not self._interactive:
                 runner.run(say_what_waits(agent, result))
                 return WAITS
-            if paused:
+            if done:
+                break
+            if paused and first is None:
                 err.print("[dim](paused: Enter continues, a message ends it and starts anew)[/]")
-            said = self._read()
+            said, done = (self._read(), False) if first is None else (first, True)
             if said is None:
                 break
-            if self._attaches(said):
+            if not done and (self._attaches(said) or runner.run(run_command(agent, session, said))):
                 continue
             if said.strip():
                 words = [said, *self._attached] if self._attached else said
@@ -114,11 +134,11 @@ class Chat:
                     say_made(result.final_assistant_message, session)
             elif paused:
                 result = self._turn(runner, agent.resume_stream(session))
-        if self._interactive:
-            if runner.run(agent.store.tail(session)) is not None:
-                err.print(f"[dim]kept; continue with: {go_on(session)}[/]")
+        if self._interactive and runner.run(agent.store.tail(session)) is not None:
+            err.print(f"[dim]kept; continue with: {go_on(session)}[/]")
+        if first is None and (self._interactive or result is None):
             return 0
-        return 0 if result is None else exit_code(result)
+        return exit_code(result)
 
     def _turn(
         self, runner: asyncio.Runner, stream: RunStream[str], *, note: str | None = None
@@ -174,16 +194,16 @@ class Chat:
         if not self._interactive:
             return False
         calls = runner.run(self._agent.pending(self._session))
-        allowed = runner.run(self._allowed())
+        allowed = runner.run(allowed_tools(self._agent.store, self._session))
         for call in calls:
             if call.tool_name in allowed:
-                err.print(f"[dim]{safe(call.tool_name)}: yes, as {_ALWAYS}[/]")
+                err.print(f"[dim]{safe(call.tool_name)}: yes, as {ALWAYS}[/]")
                 chosen = Choice("approve", note="as before")
             elif (chosen := ask(call)) is None:
                 return False
             if chosen.always:
                 allowed.add(call.tool_name)
-            note = _ALWAYS if chosen.always else chosen.note
+            note = ALWAYS if chosen.always else chosen.note
             decision = self._agent.decide(
                 self._session, call.tool_call_id, chosen.action, by=login(), note=note
             )
@@ -195,121 +215,18 @@ class Chat:
                 break
         return bool(calls)
 
-    async def _allowed(self) -> set[str]:
-        """Tools whose calls were always approved in this session; what a fork took along does not count."""
-        names: dict[str, str] = {}
-        allowed: set[str] = set()
-        for entry in await self._agent.store.load(self._session):
-            if isinstance(entry, ApprovalRequestedEntry):
-                names[entry.payload.tool_call_id] = entry.payload.tool_name
-            elif isinstance(entry, ApprovalDecidedEntry) and entry.session_id == self._session:
-                decided = entry.payload
-                if decided.note == _ALWAYS and decided.tool_call_id in names:
-                    allowed.add(names[decided.tool_call_id])
-        return allowed
-
-
-_PAIRS = (
-    ("old", "new"),
-    ("old_string", "new_string"),
-    ("old_str", "new_str"),
-    ("old_text", "new_text"),
-    ("search", "replace"),
-    ("before", "after"),
-)
-"""Names that tools give to the text before and after an edit."""
-_PATHS = ("path", "file_path", "file", "filename")
-_CONTENTS = ("content", "contents", "text", "file_text", "new_content")
-_LARGEST = 1_000_000  # bytes of a file that a new content is compared with
-
-_ANSWERS: dict[str, Decision] = {"y": "approve", "yes": "approve", "a": "abort", "abort": "abort"}
-_SESSION = ("s", "session", "always")
-_LATER = ("l", "later")
-_NO = re.compile(r"no?\b[\s,.:;-]*(?:because\b\s*)?(?P<why>.*)", re.IGNORECASE | re.DOTALL)
-
-
-@dataclass(frozen=True)
-class Choice:
-    """What a person decided. ``always``: the same for every call of this tool in this session."""
-
-    action: Decision
-    note: str | None = None
-    always: bool = False
-
 
 def ask(call: PendingApproval) -> Choice | None:
     """Show a call and ask until it is decided; None when it is left for later."""
     show_call(call)
-    say(
-        err,
-        f"[dim]y: yes · n: no, or no, because … · s: always yes to {safe(call.tool_name)} in this session · "
-        "a: abort the run · l: later[/]",
-    )
     while True:
         try:
-            given = prompt_anew("run it? ").strip()
+            chosen = read_answer(prompt_anew("run it? "))
         except (EOFError, KeyboardInterrupt):
             out.print()
             return None
-        word = given.lower()
-        if word in _LATER:
-            return None
-        if word in _SESSION:
-            return Choice("approve", always=True)
-        if word in _ANSWERS:
-            return Choice(_ANSWERS[word])
-        if refused := _NO.fullmatch(given):
-            return Choice("deny", note=refused["why"].strip() or None)
-
-
-def show_call(call: PendingApproval) -> None:
-    """A call to the last character; what it changes in a text, as a diff. Only lines that a file here has
-    already are left out."""
-    why = f" [dim]{short(call.reason)}[/]" if call.reason else ""
-    shown, diff = _find_edit(call.arguments)
-    err.print(f"[magenta]{safe(call.tool_name)}[/] {whole(shown)}{why}")
-    for line in diff:
-        colour = {"+": "green", "-": "red", "@": "cyan"}.get(line[:1])
-        err.print(f"[{colour}]{safe(line)}[/]" if colour else safe(line))
-
-
-def _find_edit(arguments: JsonObject) -> tuple[JsonObject, list[str]]:
-    """The arguments that are no part of an edit, and the edit."""
-    for before, after in _PAIRS:
-        old, new = arguments.get(before), arguments.get(after)
-        if isinstance(old, str) and isinstance(new, str):
-            rest = {name: value for name, value in arguments.items() if name not in (before, after)}
-            return rest, list(_diff(old, new, context=len(old)))
-    for path in _PATHS:
-        for content in _CONTENTS:
-            named, new = arguments.get(path), arguments.get(content)
-            if isinstance(named, str) and isinstance(new, str):
-                old = _read(named)
-                if old is not None and old != new:
-                    rest = {name: value for name, value in arguments.items() if name != content}
-                    diff = list(_diff(old, new, context=3))
-                    left = len(new.split("\n")) - sum(line[:1] in (" ", "+") for line in diff)
-                    more = [f"({left} more lines are as in {named} on this machine)"] if left else []
-                    return rest, diff + more
-    return arguments, []
-
-
-def _diff(old: str, new: str, *, context: int) -> Iterator[str]:
-    lines = difflib.unified_diff(old.split("\n"), new.split("\n"), lineterm="", n=context)
-    for number, line in enumerate(lines):
-        if number > 1:  # behind the names of the files, which have none
-            yield line
-
-
-def _read(path: str) -> str | None:
-    """The text of a file of this machine, which is not always the one that the tool works on."""
-    try:
-        file = Path(path)
-        if not file.is_file() or file.stat().st_size > _LARGEST:
-            return None
-        return file.read_bytes().decode("utf-8")
-    except (OSError, ValueError):
-        return None
+        if chosen is not None:
+            return None if chosen == LATER else chosen
 
 
 _SETTLES = 0.03  # seconds in which the rest of a paste arrives

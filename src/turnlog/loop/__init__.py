@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from ._agent import Agent as Agent
     from ._agent_config import AgentConfig as AgentConfig
     from ._agent_config import load_config as load_config
+    from ._code import coding_parts as coding_parts
     from ._compact import compact_session as compact_session
     from ._decide import decide as decide
     from ._decide import plan_retry as plan_retry
@@ -68,6 +69,7 @@ else:
             "turnlog.widgets": "Notebook",
             "._agent": "Agent",
             "._agent_config": "AgentConfig load_config",
+            "._code": "coding_parts",
             "._compact": "compact_session",
             "._decide": "decide plan_retry",
             "._ports": "Hooks RunIds",
