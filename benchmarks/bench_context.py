@@ -135,5 +135,4 @@ def rows() -> list[tuple[str, str, str]]:
 if __name__ == "__main__":
     for name, figure, goal in rows():
         print(f"{name:<52} {figure:>12}   {goal}")
-    sys.argv[1:] = []
-    report_strategies()
+    report_strategies([])

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import re
 import time
-from collections.abc import Iterable, Sequence
+from collections import Counter
+from collections.abc import Callable, Iterable, Sequence
 from typing import NamedTuple
 
 from turnlog.contract import (
@@ -19,11 +20,14 @@ from turnlog.contract import (
 )
 
 from .prices import Price
-from .sessions import Recording
-from .strategies import Fold, Piece, Strategy
+from .sessions import Call, Recording
+from .strategies import Extra, Piece, Strategy
 
 LONG_AGO = 30
 """Entries: an identifier counts as needed when it was last seen at least this long before its use."""
+
+FEW = 8
+"""Entries: what more of them hold is common in the session, and a strategy is given no credit for it."""
 
 LOOKBACK = 20
 """Messages before a mark in which a cached beginning is looked for."""
@@ -33,21 +37,28 @@ _ESCAPES = (("\\\\", "\\"), ("\\n", "\n"), ("\\t", "\t"), ('\\"', '"'))
 
 
 class Result(NamedTuple):
+    """``needed`` and ``recall`` have a figure for each definition of need."""
+
     strategy: str
     calls: int
     costs: dict[str, float]
     breaks: int
     byte_reuse: float
-    needed: int
-    recall: float
+    needed: dict[str, int]
+    recall: dict[str, float]
     mean_tokens: int
     sizes: list[int]
     seconds: float
 
 
+def words(text: str) -> set[str]:
+    """All words of five letters and more, with the figures, dots and hyphens in them."""
+    return set(_IDENTIFIER.findall(text))
+
+
 def identifiers(text: str) -> set[str]:
     """Words that look like names: inner capitals, digits, underscores, dots, hyphens."""
-    return {word for word in _IDENTIFIER.findall(text) if _is_name(word)}
+    return {word for word in words(text) if _is_name(word)}
 
 
 def _is_name(word: str) -> bool:
@@ -79,70 +90,152 @@ def _text(entry: Entry) -> str:
     return ""
 
 
-class Needs:
-    """Which identifiers each call used that it could only know from long ago. The same for all strategies."""
+class Need(NamedTuple):
+    """A definition of need: which words count, and in how many entries one may have been so far."""
 
-    def __init__(self, recording: Recording) -> None:
+    title: str
+    split: Callable[[str], set[str]]
+    most: int | None
+
+
+NAMES = Need("names", identifiers, None)
+"""Words that look like names, however often they were seen before."""
+
+RARE = Need("rare words", words, FEW)
+"""Any word that at most eight entries have held so far."""
+
+
+class Needs:
+    """Which words each call used that it could only know from long ago. The same for all strategies."""
+
+    def __init__(self, recording: Recording, need: Need) -> None:
+        self.need = need
         self.by_call: list[set[str]] = []
+        self._held: dict[bytes, set[str]] = {}
         last: dict[str, int] = {}
+        held: Counter[str] = Counter()
         position = 0
         for call in recording.calls:
             while position < call.position:
-                for word in identifiers(_text(recording.entries[position])):
-                    last[word] = position
+                found = need.split(_text(recording.entries[position]))
+                held.update(found)
+                last |= dict.fromkeys(found, position)
                 position += 1
-            used = identifiers(_said(call.output))
-            self.by_call.append({word for word in used if position - last.get(word, position) >= LONG_AGO})
+            self.by_call.append(
+                {
+                    word
+                    for word in need.split(_said(call.output))
+                    if position - last.get(word, position) >= LONG_AGO
+                    and (need.most is None or held[word] <= need.most)
+                }
+            )
+
+    def held(self, piece: Piece) -> set[str]:
+        """The words of a message, split once for all strategies."""
+        found = self._held.get(piece.wire)
+        if found is None:
+            found = self._held[piece.wire] = self.need.split(_unescape(piece.wire))
+        return found
 
 
-def run(
-    strategy: Strategy, recording: Recording, needs: Needs, prices: Sequence[Price], *, recall: bool = True
-) -> Result:
-    known: dict[bytes, set[str]] = {}
-    costs = {price.label: 0.0 for price in prices}
+def both_needs(recording: Recording) -> list[Needs]:
+    return [Needs(recording, NAMES), Needs(recording, RARE)]
+
+
+def run(strategy: Strategy, recording: Recording, needs: Sequence[Needs], prices: Sequence[Price]) -> Result:
+    """Replay a recording. The head is paid for at every call; reuse is of what follows it."""
+    meter = _Meter(prices, recording.head)
+    seen_words = [_Recall(one) for one in needs]
     before: list[Piece] = []
-    position = breaks = needed = found = sent = reused = 0
+    position = breaks = sent = reused = 0
     sizes: list[int] = []
     seconds = 0.0
-    cache = MarkedCache()
-    for call, wanted in zip(recording.calls, needs.by_call, strict=True):
+    strategy.begin(recording.head)
+    for number, call in enumerate(recording.calls):
         started = time.process_time()
         for entry in recording.entries[position : call.position]:
             strategy.append(entry)
         position = call.position
-        if isinstance(strategy, Fold):
-            strategy.prepare()
+        strategy.idle, strategy.starts_turn = call.idle, call.starts_turn
+        strategy.prepare()
         seconds += time.process_time() - started
-        pieces = strategy.request()
+        asked = len(strategy.extras)
+        pieces = list(strategy.request())
         common = common_bytes(before, pieces)
-        total = sum(len(piece.wire) for piece in pieces)
         breaks += bool(before) and common < sum(len(piece.wire) for piece in before)
-        sent, reused = sent + total, reused + common
-        tokens = sum(piece.tokens for piece in pieces)
-        sizes.append(tokens)
-        marked = cache.read(pieces, strategy.marks(pieces))
-        for price in prices:
-            seen = tokens * (marked if price.marked else common) / max(total, 1)
-            costs[price.label] += price.cost(seen, tokens - seen, call.output_tokens)
-        if recall and wanted:
-            shown = _shown(pieces, known)
-            needed, found = needed + len(wanted), found + len(wanted & shown)
-        before = list(pieces)
-    for extra in strategy.extras:
-        for price in prices:  # the summary is asked for on the prefix that was just sent
-            costs[price.label] += price.cost(extra.input_tokens, 0, extra.output_tokens)
+        sent, reused = sent + sum(len(piece.wire) for piece in pieces), reused + common
+        sizes.append(meter.charge(pieces, common, strategy.marks(pieces), call))
+        meter.charge_extras(strategy.extras[asked:], call.idle)
+        for recall in seen_words:
+            recall.look(number, pieces)
+        before = pieces
     return Result(
-        strategy.name,
-        len(recording.calls),
-        costs,
-        breaks,
-        reused / max(sent, 1),
-        needed,
-        found / max(needed, 1),
-        sum(sizes) // max(len(sizes), 1),
-        sizes,
-        seconds,
+        strategy=strategy.name,
+        calls=len(recording.calls),
+        costs=meter.costs,
+        breaks=breaks,
+        byte_reuse=reused / max(sent, 1),
+        needed={one.title: one.needed for one in seen_words},
+        recall={one.title: one.found / max(one.needed, 1) for one in seen_words},
+        mean_tokens=sum(sizes) // max(len(sizes), 1),
+        sizes=sizes,
+        seconds=seconds,
     )
+
+
+class _Meter:
+    """Adds up what each provider charges, by what its cache still holds."""
+
+    def __init__(self, prices: Sequence[Price], head: int) -> None:
+        self.costs = {price.label: 0.0 for price in prices}
+        self._prices = prices
+        self._head = head
+        self._caches = {price.label: MarkedCache() for price in prices if price.marked}
+        self._called = False
+
+    def charge(self, pieces: Sequence[Piece], common: int, marks: Sequence[int], call: Call) -> int:
+        """Pay for a call; returns the tokens of its request."""
+        total = max(sum(len(piece.wire) for piece in pieces), 1)
+        tokens = sum(piece.tokens for piece in pieces)
+        for price in self._prices:
+            warm = self._called and call.idle <= price.lifetime
+            known = common
+            if price.marked:
+                cache = self._caches[price.label]
+                if not warm:
+                    cache.expire()
+                known = cache.read(pieces, marks)
+            seen = self._head + tokens * known / total if warm else 0
+            size = self._head + tokens
+            self.costs[price.label] += price.cost(seen, size - seen, call.output_tokens)
+        self._called = True
+        return self._head + tokens
+
+    def charge_extras(self, extras: Sequence[Extra], idle: float) -> None:
+        """A summary is asked for on the prefix that was sent last, which is cheap while it is cached."""
+        for extra in extras:
+            for price in self._prices:
+                seen = extra.input_tokens if idle <= price.lifetime else 0
+                self.costs[price.label] += price.cost(seen, extra.input_tokens - seen, extra.output_tokens)
+
+
+class _Recall:
+    """Counts the words that a call needed, and those of them that it was sent."""
+
+    def __init__(self, needs: Needs) -> None:
+        self.title = needs.need.title
+        self.needed = self.found = 0
+        self._needs = needs
+
+    def look(self, number: int, pieces: Iterable[Piece]) -> None:
+        wanted = self._needs.by_call[number]
+        if not wanted:
+            return
+        left = set(wanted)
+        for piece in pieces:
+            left -= self._needs.held(piece)
+        self.needed += len(wanted)
+        self.found += len(wanted) - len(left)
 
 
 class MarkedCache:
@@ -151,6 +244,9 @@ class MarkedCache:
 
     def __init__(self) -> None:
         self._known: set[int] = set()
+
+    def expire(self) -> None:
+        self._known.clear()
 
     def read(self, pieces: Sequence[Piece], marks: Sequence[int]) -> int:
         """The bytes of ``pieces`` that are cached; then their marks are cached too."""
@@ -165,16 +261,6 @@ class MarkedCache:
                 marked.append(hashed)
         self._known.update(marked)
         return seen
-
-
-def _shown(pieces: Iterable[Piece], known: dict[bytes, set[str]]) -> set[str]:
-    shown: set[str] = set()
-    for piece in pieces:
-        words = known.get(piece.wire)
-        if words is None:
-            words = known[piece.wire] = identifiers(_unescape(piece.wire))
-        shown |= words
-    return shown
 
 
 def common_bytes(before: Sequence[Piece], now: Sequence[Piece]) -> int:

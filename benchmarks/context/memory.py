@@ -1,4 +1,4 @@
-"""Exact-answer questions over long conversations: which answers survive a budget."""
+"""Exact-answer questions over long conversations: which answers survive a budget, and which can be found."""
 
 from __future__ import annotations
 
@@ -6,23 +6,24 @@ import json
 import re
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeAlias
 
-from turnlog.context import (
-    ContextOptions,
-    Projection,
-    Vocabulary,
-    extract_words,
-    plan_fold,
-    recall_search,
-)
-from turnlog.contract import AgentError, Entry, encode
+from turnlog.context import ContextOptions, Vocabulary, extract_words, recall_search
+from turnlog.contract import AgentError
 
-from .sessions import LogWriter
+from .sessions import LogWriter, call_of
+from .strategies import ClearOldResults, Fold, Strategy, Summarise
 
 BUDGETS = (0.10, 0.20, 0.35, 0.50)
 
+Scenario: TypeAlias = dict[str, Any]
+"""``turns`` are texts, ``questions`` have a ``question`` and the ``answers`` that are right."""
+
 Shrink = Callable[[list[str], float], list[str]]
+"""What is left of the turns of a conversation in a share of their bytes."""
+
+Make = Callable[[int], "Strategy | None"]
+"""A strategy whose requests have at most so many tokens."""
 
 
 def first_words(turns: list[str], share: float) -> list[str]:
@@ -50,75 +51,111 @@ def rare_words(turns: list[str], share: float) -> list[str]:
     return kept
 
 
-def folded(turns: list[str], share: float) -> list[str]:
-    """The whole way: a session folded whenever it outgrows the budget, as a model would be sent it at its
-    end. Headings, and room to grow until the next fold, come out of the same budget."""
-    projection, _ = _session(turns, share)
-    return [encode(message.parts).decode() for message in projection.emit().messages]
+def fold_at(tokens: int) -> Fold:
+    return Fold(ContextOptions(fold_at=tokens))
 
 
-def _session(turns: list[str], share: float) -> tuple[Projection, list[Entry]]:
-    projection, log = Projection(_budget(turns, share)), LogWriter()
-    entries: list[Entry] = []
-    for turn in turns:
-        entries.append(log.add_input(turn))
-        projection.step(entries[-1])
-        fold = plan_fold(projection)
-        if fold is not None:
-            entries.append(log.add(fold))
-            projection.step(entries[-1])
-    return projection, entries
+def summarise_at(tokens: int) -> Summarise:
+    """Its summary takes a third of the budget, the newest turns as much, and the rest is room to grow."""
+    return Summarise(tokens, summary_tokens=tokens // 3, tail_share=1 / 3)
 
 
-def reachable(scenarios: list[dict[str, Any]], share: float) -> float:
+def clear_at(tokens: int) -> ClearOldResults:
+    return ClearOldResults(tokens, at_least=1)
+
+
+def replayed(make: Make, *, as_results: bool = False) -> Shrink:
+    """The whole way: a session whose strategy is asked at every turn, and what it would send at the end.
+
+    Headings, and room to grow until it has to shorten again, come out of the same budget. A strategy that
+    touches nothing but the results of tools is given the turns as such.
+    """
+
+    def shrink(turns: list[str], share: float) -> list[str]:
+        strategy = make(budget(turns, share))
+        if strategy is None:
+            return turns
+        _replay(strategy, turns, as_results=as_results)
+        return [_plain(piece.wire) for piece in strategy.request()]
+
+    return shrink
+
+
+def _replay(strategy: Strategy, turns: list[str], *, as_results: bool = False) -> None:
+    log = LogWriter()
+    strategy.begin(0)
+    for number, turn in enumerate(turns):
+        strategy.starts_turn = not as_results
+        if as_results:
+            call_id = f"call-{number}"
+            strategy.append(log.add(call_of(call_id)))
+            strategy.append(log.add_result(call_id, "read_mail", turn, is_error=False))
+        else:
+            strategy.append(log.add_input(turn))
+        strategy.prepare()
+        strategy.request()
+
+
+def _plain(wire: bytes) -> str:
+    return wire.decode().replace("\\n", "\n").replace('\\"', '"')
+
+
+def reachable(scenarios: list[Scenario], share: float) -> float:
     """The share of all questions one of whose answers is in view after the folds, or comes back when the
     question itself is searched for: one call of ``recall``."""
     asked = kept = 0
     for scenario in scenarios:
-        projection, entries = _session(scenario["turns"], share)
-        view = "\n".join(message.text for message in projection.emit().messages)
-        skip = projection.live_ids()
+        strategy = fold_at(budget(scenario["turns"], share))
+        _replay(strategy, scenario["turns"])
+        view = "\n".join(message.text for message in strategy.context.projection.emit().messages)
         for question in scenario["questions"]:
             asked += 1
-            text = f"{view}\n{_search(entries, question['question'], skip)}".lower()
-            kept += any(_holds(text, answer.lower()) for answer in question["answers"])
+            text = f"{view}\n{_search(strategy, question['question'])}"
+            kept += holds_answer(text, question)
     return kept / max(asked, 1)
 
 
-def _search(entries: list[Entry], query: str, skip: set[str]) -> str:
+def _search(strategy: Fold, query: str) -> str:
+    context = strategy.context
     try:
-        return recall_search(entries, query, skip=skip)
+        return recall_search(strategy.log.entries, query, size=context.page_size, skip=context.live_ids)
     except AgentError:
         return ""
 
 
-def _budget(turns: list[str], share: float) -> ContextOptions:
+def budget(turns: list[str], share: float) -> int:
     size = sum(len(turn.encode()) for turn in turns)
-    return ContextOptions(fold_at=max(int(size * share / ContextOptions().bytes_per_token), 1))
+    return max(int(size * share / ContextOptions().bytes_per_token), 1)
 
 
 SHRINKS: dict[str, Shrink] = {
     "first words of each turn": first_words,
     "sliding window": newest_turns,
+    "summarise": replayed(summarise_at),
+    "clear old results": replayed(clear_at, as_results=True),
     "turnlog, rare words": rare_words,
-    "turnlog, whole folds": folded,
+    "turnlog, whole folds": replayed(fold_at),
+    "turnlog, turns as results": replayed(fold_at, as_results=True),
 }
 
 
-def read_scenarios(folder: Path) -> list[dict[str, Any]]:
+def read_scenarios(folder: Path) -> list[Scenario]:
     return [json.loads(path.read_text(encoding="utf-8")) for path in sorted(folder.glob("*.json"))]
 
 
-def retention(scenarios: list[dict[str, Any]], shrink: Shrink, share: float) -> float:
+def retention(scenarios: list[Scenario], shrink: Shrink, share: float) -> float:
     """The share of all questions one of whose answers is still there, word for word."""
     asked = kept = 0
     for scenario in scenarios:
-        text = "\n".join(shrink(scenario["turns"], share)).lower()
-        for question in scenario["questions"]:
-            asked += 1
-            kept += any(_holds(text, answer.lower()) for answer in question["answers"])
+        text = "\n".join(shrink(scenario["turns"], share))
+        asked += len(scenario["questions"])
+        kept += sum(holds_answer(text, question) for question in scenario["questions"])
     return kept / max(asked, 1)
 
 
-def _holds(text: str, answer: str) -> bool:
-    return re.search(rf"(?<!\w){re.escape(answer)}(?!\w)", text) is not None
+def holds_answer(text: str, question: dict[str, Any]) -> bool:
+    text = text.lower()
+    return any(
+        re.search(rf"(?<!\w){re.escape(answer.lower())}(?!\w)", text) is not None
+        for answer in question["answers"]
+    )

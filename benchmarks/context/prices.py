@@ -7,7 +7,8 @@ from typing import NamedTuple
 
 class Price(NamedTuple):
     """``step`` is where a longer prompt costs ``step_factor`` times as much, all of it. ``marked``: only what
-    an earlier request ended in or marked can be read back; others find any common beginning by themselves."""
+    an earlier request ended in or marked can be read back; others find any common beginning by themselves.
+    What no call has read for ``lifetime`` seconds is cached no longer."""
 
     label: str
     provider: str
@@ -19,6 +20,7 @@ class Price(NamedTuple):
     step: int | None = None
     step_factor: float = 2.0
     marked: bool = False
+    lifetime: float = 300.0
 
     def cost(self, seen: float, new: float, output: float) -> float:
         total = seen * self.cache_read + new * self.cache_write
@@ -29,11 +31,12 @@ class Price(NamedTuple):
 
 BUILT_IN = (
     Price("Anthropic", "anthropic", "claude-opus-4-5", 5.0, 0.5, 6.25, 25.0, marked=True),
-    Price("OpenAI", "openai", "gpt-5.2", 1.75, 0.175, 1.75, 14.0),
+    Price("OpenAI", "openai", "gpt-5.2", 1.75, 0.175, 1.75, 14.0, lifetime=600),
     Price("Google", "google", "gemini-2.5-pro", 1.25, 0.125, 1.25, 10.0, 200_000),
-    Price("DeepSeek", "deepseek", "deepseek-v3.2", 0.28, 0.028, 0.28, 0.42),
+    Price("DeepSeek", "deepseek", "deepseek-v3.2", 0.28, 0.028, 0.28, 0.42, lifetime=7200),
 )
-"""Public list prices; genai-prices, where it is installed, has the newer word."""
+"""Public list prices; genai-prices, where it is installed, has the newer word. Lifetimes are the least
+that the providers' pages tell of the cache that is on by default; Google's page tells none."""
 
 
 def current_prices() -> list[Price]:

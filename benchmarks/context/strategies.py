@@ -1,22 +1,26 @@
 """Ways to decide what a model sees, as plug-in classes. For one of your own, subclass ``Strategy`` and run
-``python -m benchmarks.context --strategy module:Class``."""
+``python -m benchmarks.context --strategy module:Class`` or ``--strategy path/to/mine.py:Class``."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import NamedTuple
 
-from turnlog.context import ContextOptions, FoldPlanner, Projection
+from turnlog.context import CACHE_LIFETIME, ContextInput, ContextOptions, FoldPlanner, ProjectionContext
 from turnlog.contract import (
     Entry,
     Message,
     ModelInputEntry,
+    ModelInvocationDescriptor,
     ModelOutputEntry,
+    SystemPrompt,
     ToolResultsEntry,
     encode,
-    seal,
     tool_result_part,
     user_message,
 )
+
+from .sessions import LogWriter
 
 
 class Piece(NamedTuple):
@@ -34,15 +38,36 @@ class Extra(NamedTuple):
 
 
 class Strategy:
-    """Takes entries as they are appended and says what to send at each call."""
+    """Takes entries as they are appended and says what to send at each call.
+
+    ``head`` is what the system prompt and the tools take, in tokens: it is sent before everything else, and
+    counts against any threshold. Before each request ``idle`` tells the seconds since the last answer and
+    ``starts_turn`` whether the user has spoken since.
+    """
 
     name = ""
 
     def __init__(self) -> None:
         self.extras: list[Extra] = []
+        self.head = 0
+        self.idle = 0.0
+        self.starts_turn = False
+
+    @classmethod
+    def of_budget(cls, tokens: int) -> Strategy | None:
+        """One whose requests have at most so many tokens, for the questions of memory; None where the
+        strategy has no such limit."""
+        return None
+
+    def begin(self, head: int) -> None:
+        """Called once, before anything is appended."""
+        self.head = head
 
     def append(self, entry: Entry) -> None:
         raise NotImplementedError
+
+    def prepare(self) -> None:
+        """What a runtime would have to do before a request; its time is measured."""
 
     def request(self) -> list[Piece]:
         raise NotImplementedError
@@ -62,42 +87,55 @@ def piece_of(message: Message) -> Piece:
 
 
 class Fold(Strategy):
-    """Ours: the wire only grows until a fold. Without a threshold it sends everything."""
+    """Ours, by the context manager that an Agent uses: long results are previews, and a fold is made at the
+    threshold, a little earlier when a turn begins, and earlier still when the cache has expired.
+
+    ``tests/context/test_context_benchmark.py`` holds its folds against those of an Agent.
+    """
 
     def __init__(
-        self, threshold: int | None, name: str = "", planner: type[FoldPlanner] = FoldPlanner
+        self,
+        options: ContextOptions | None = None,
+        name: str = "",
+        *,
+        target: ModelInvocationDescriptor | None = None,
+        manager: type[ProjectionContext] = ProjectionContext,
     ) -> None:
         super().__init__()
-        self.name = name or f"turnlog, fold at {(threshold or 0) // 1000}k"
-        self._planner = planner
-        self._folds = threshold is not None
-        self.projection = Projection(ContextOptions(fold_at=threshold or 10**9))
-        self.folds = 0
+        self.context = manager(options)
+        self.name = name or f"turnlog, fold at {self.context.options.fold_at // 1000}k"
+        self.target = target
+        self.log = LogWriter(self.context)
+        self._sent: Sequence[Message] = ()
         self._pieces: dict[int, tuple[Message, Piece]] = {}
 
-    def append(self, entry: Entry) -> None:
-        self.projection.step(entry)
+    def begin(self, head: int) -> None:
+        super().begin(head)
+        if head:
+            self.log.add(SystemPrompt(text="x" * int(head * _BYTES_PER_TOKEN)))
 
-    def prepare(self) -> list[Message]:
-        """Fold if it is time, and project: the part whose time is measured."""
-        fold = self._planner(self.projection).plan() if self._folds else None
-        if fold is not None:
-            self.folds += 1
-            sealed = seal(
-                fold,
-                id=f"fold-{self.folds}",
-                previous_id=None,
-                previous_hash="",
-                session_id="bench",
-                seq=10_000_000 + self.folds,
-                timestamp="",
-            )
-            self.projection.step(sealed.entry)
-        return self.projection.emit().messages
+    def append(self, entry: Entry) -> None:
+        match entry:
+            case ModelInputEntry():
+                self.log.add_message(entry.payload.message)
+            case ToolResultsEntry():
+                self.log.add_previews(entry.payload)
+            case ModelOutputEntry():
+                self.log.add(entry.payload)
+            case _:
+                pass
+
+    def prepare(self) -> None:
+        built = self.context.build_context(
+            ContextInput(target=self.target, cold=self.idle > CACHE_LIFETIME, turn_end=self.starts_turn)
+        )
+        for payload in built.entries_to_append:
+            self.log.add(payload)
+        self._sent = built.model_messages
 
     def request(self) -> list[Piece]:
         pieces: list[Piece] = []
-        for message in self.prepare():
+        for message in self._sent:
             known = self._pieces.get(id(message))
             if known is None or known[0] is not message:
                 known = self._pieces[id(message)] = (message, piece_of(message))
@@ -105,13 +143,17 @@ class Fold(Strategy):
         return pieces
 
     def marks(self, pieces: list[Piece]) -> list[int]:
-        return [len(self.projection.segments), len(pieces)]
+        return [len(self.context.projection.segments), len(pieces)]
 
 
-class GistsOnly(FoldPlanner):
+class _GistPlanner(FoldPlanner):
+    grains = ("gist",)
+
+
+class GistsOnly(ProjectionContext):
     """Leaves out the level between: what a fold lowers goes to its gist at once."""
 
-    grains = ("gist",)
+    planner = _GistPlanner
 
 
 class _Plain(Strategy):
@@ -129,11 +171,20 @@ class _Plain(Strategy):
             self.pieces.append(piece_of(entry.payload.message))
             self.entries.append(entry)
 
+    def request(self) -> list[Piece]:
+        return self.pieces
+
     def safe_start(self, position: int) -> int:
         """The first place from ``position`` on where no result stands without its call."""
         while position < len(self.messages) and self.messages[position].role == "tool":
             position += 1
         return position
+
+
+class SendEverything(_Plain):
+    """All of it, always."""
+
+    name = "send everything"
 
 
 class SlidingWindow(_Plain):
@@ -145,7 +196,7 @@ class SlidingWindow(_Plain):
         self._tokens = tokens
 
     def request(self) -> list[Piece]:
-        position, left = len(self.pieces), self._tokens
+        position, left = len(self.pieces), self._tokens - self.head
         while position > 0 and self.pieces[position - 1].tokens <= left:
             position -= 1
             left -= self.pieces[position].tokens
@@ -161,7 +212,7 @@ class ClearOldResults(_Plain):
         self._tokens, self._keep, self._at_least = tokens, keep, at_least
 
     def request(self) -> list[Piece]:
-        if sum(piece.tokens for piece in self.pieces) > self._tokens:
+        if self.head + sum(piece.tokens for piece in self.pieces) > self._tokens:
             results = [at for at, message in enumerate(self.messages) if message.role == "tool"]
             cleared = {at: piece_of(self._cleared(self.messages[at])) for at in results[: -self._keep]}
             freed = sum(self.pieces[at].tokens - piece.tokens for at, piece in cleared.items())
@@ -193,7 +244,7 @@ class Summarise(_Plain):
 
     def request(self) -> list[Piece]:
         shown = self._head + self.pieces[self._start :]
-        size = sum(piece.tokens for piece in shown)
+        size = self.head + sum(piece.tokens for piece in shown)
         if size <= self._tokens:
             return shown
         position, left = len(self.pieces), self._tokens * self._tail
@@ -243,17 +294,19 @@ class PositionLevels(_Plain):
         return [*self._short[:-1], *self.pieces[-1:]]
 
 
-def default() -> list[Strategy]:
+def default(target: ModelInvocationDescriptor | None = None) -> list[Strategy]:
     return [
-        Fold(None, "send everything"),
+        SendEverything(),
         SlidingWindow(60_000),
+        Summarise(74_000),
         Summarise(124_000),
+        ClearOldResults(74_000),
         ClearOldResults(124_000),
         PositionLevels(),
-        Fold(74_000, "gists only, fold at 74k", GistsOnly),
-        Fold(74_000),
-        Fold(124_000),
+        Fold(ContextOptions(fold_at=74_000), "gists only, fold at 74k", target=target, manager=GistsOnly),
+        Fold(ContextOptions(fold_at=74_000), target=target),
+        Fold(ContextOptions(fold_at=124_000), target=target),
     ]
 
 
-__all__ = ["Extra", "Fold", "Piece", "Strategy", "default", "piece_of"]
+__all__ = ["ClearOldResults", "Extra", "Fold", "Piece", "Strategy", "Summarise", "default", "piece_of"]

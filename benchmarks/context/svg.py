@@ -6,8 +6,8 @@ import math
 from collections.abc import Sequence
 from html import escape
 
-_COLOURS = ("#6b7280", "#b45309", "#7c3aed", "#0e7490", "#be185d")
-_OURS = ("#15803d", "#1d4ed8")
+_COLOURS = ("#6b7280", "#b45309", "#7c3aed", "#0e7490", "#be185d", "#a16207", "#9333ea", "#334155")
+_OURS = ("#65a30d", "#0284c7", "#15803d", "#1d4ed8")
 """Ours stand out, and look the same in every plot."""
 _WIDTH, _HEIGHT, _LEFT, _TOP, _RIGHT, _BOTTOM = 760, 400, 64, 44, 220, 52
 
@@ -115,6 +115,7 @@ def bars(
     """One bar a series in each group; values are shares."""
     frame = _Frame(title, "", y_label, len(groups), 1.0)
     frame.grid([], [0, 0.25, 0.5, 0.75, 1.0], "", "{:.0%}")
+    font = 10 if len(series) < 6 else 7
     width, colours = 0.8 / len(series), _colours([name for name, _ in series])
     for at, group in enumerate(groups):
         middle = frame.x(at + 0.5)
@@ -127,7 +128,7 @@ def bars(
             frame.parts.append(
                 f'<rect x="{left}" y="{top}" width="{right - left:.1f}" height="{frame.y(0) - top:.1f}" '
                 f'fill="{colours[row]}"/>'
-                f'<text x="{(left + right) / 2:.1f}" y="{top - 4}" text-anchor="middle" font-size="10">'
+                f'<text x="{(left + right) / 2:.1f}" y="{top - 4}" text-anchor="middle" font-size="{font}">'
                 f"{values[at]:.0%}</text>"
             )
     frame.legend([name for name, _ in series])

@@ -35,7 +35,7 @@ def test_rare_words_win_over_common_ones() -> None:
     for _ in range(10):
         vocabulary.add("the meeting about the budget was long")
     text = "the meeting about the budget was long and Zanzibar paid 49.99 for the coffee_machine " * 3
-    assert extract_words(text, vocabulary, 36) == "and Zanzibar 49.99 coffee_machine"
+    assert extract_words(text, vocabulary, 36) == "Zanzibar paid 49.99 coffee_machine"
 
 
 def test_frequencies_do_not_depend_on_when_they_are_asked() -> None:

@@ -85,12 +85,31 @@ def test_old_results_go_to_their_stored_summary_first_and_then_to_their_gist() -
     assert first.startswith("[#3 summary; recall #3 brings the whole text]\nline 0")
     assert projection.emit(CLAUDE).messages[-1].tool_results[0].payload.content == LONG
     assert projection.tokens(CLAUDE) == fold.tokens_after
-    projection = grow(log, 9)
+    projection = grow(log, 3)
     lower = plan_fold(projection, target=CLAUDE)
     assert lower is not None
-    grains = [item.grain for item in lower.items]
+    grains = [item.grain for item in sorted(lower.items, key=lambda item: projection.numbers[item.entry_id])]
     assert grains and set(grains) <= {"summary", "gist"} and "gist" in grains
     assert sorted(grains) == grains, "the oldest are the shortest"
+
+
+@pytest.mark.spec("C-4", "C-5")
+def test_a_digest_tells_the_summary_of_a_result_and_never_more_than_was_left_of_it() -> None:
+    log = Log()
+    projection = grow(log, 9)
+    fold = plan_fold(projection, target=CLAUDE)
+    assert fold is not None and fold.segments and not fold.items, "gists alone would not have been enough"
+    first = log.entries[2]
+    stored = result_sections(Projection.of(log.entries[:2], SMALL), LONG)
+    assert f"#{first.seq} tool read: {stored.summary[0][1]}" in fold.segments[0].text
+    log = Log()
+    projection = grow(log, 7)
+    apply(log, projection, plan_fold(projection, target=CLAUDE))
+    assert "[#3 gist;" in wire(projection)
+    later = plan_fold(grow(log, 9), target=CLAUDE)
+    assert later is not None
+    assert stored.gist[0][1] in later.segments[0].text
+    assert stored.summary[0][1] not in later.segments[0].text
 
 
 @pytest.mark.spec("C-4", "C-5")
@@ -187,9 +206,9 @@ def test_what_the_user_said_long_ago_leaves_its_rarest_words() -> None:
 
 @pytest.mark.spec("W-2")
 def test_a_fold_leaves_room_for_the_screen_it_shows() -> None:
-    options = ContextOptions(fold_at=4_000)
-    bare = FoldPlanner(grow(Log(), 4, options=options), target=CLAUDE).plan()
-    full = FoldPlanner(grow(Log(), 4, options=options), target=CLAUDE, screen=lambda: "note " * 800).plan()
+    options = ContextOptions(fold_at=6_000)
+    bare = FoldPlanner(grow(Log(), 15, options=options), target=CLAUDE).plan()
+    full = FoldPlanner(grow(Log(), 15, options=options), target=CLAUDE, screen=lambda: "note " * 800).plan()
     assert bare is not None and full is not None
     assert full.tokens_after < bare.tokens_after
 

@@ -14,7 +14,14 @@ from ._manager import (
     preview_result,
     result_sections,
 )
-from ._options import ContextOptions, ModelLimits, fold_threshold, lookup_limits, smallest_limits
+from ._options import (
+    CACHE_LIFETIME,
+    ContextOptions,
+    ModelLimits,
+    fold_threshold,
+    lookup_limits,
+    smallest_limits,
+)
 from ._planner import MAX_OVERFLOW_STEPS, FoldPlanner, plan_fold
 from ._projection import Projection
 from ._render import Grains, Vocabulary, extract_words, make_grains
@@ -22,6 +29,7 @@ from ._search import recall_search, recall_text
 from ._shrink import FoldDraft
 
 __all__ = [
+    "CACHE_LIFETIME",
     "MAX_OVERFLOW_STEPS",
     "ContextBuildResult",
     "ContextDiff",

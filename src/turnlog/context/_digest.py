@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from itertools import groupby
 from typing import NamedTuple
 
@@ -17,7 +17,7 @@ PREFACE = f"[Earlier in this session, shortened. {RECALL} brings text back, by #
 _KINDS = "user|host|assistant|tool|recap|branch|omitted"
 _HEADER = re.compile(rf"^#(\d+)(?:-(\d+))? ((?:{_KINDS})(?: [^\n:]*)?): ", re.MULTILINE)
 _FALSE_HEADER = re.compile(rf"(\n)(#\d+(?:-\d+)? (?:{_KINDS})(?: [^\n:]*)?: )")
-_CALL_CHARS = 160
+_CALL_CHARS = 800
 
 SHORTENED = " (words)"
 """Behind the kind of a line that was shortened."""
@@ -30,6 +30,11 @@ class Line(NamedTuple):
     last_seq: int
     kind: str
     text: str
+
+    @property
+    def entries(self) -> int:
+        """How many entries it stands for."""
+        return max(self.last_seq - self.first_seq + 1, 1)
 
     @property
     def is_user(self) -> bool:
@@ -68,8 +73,11 @@ def parse_lines(text: str) -> list[Line]:
     ]
 
 
-def digest_units(units: Iterable[Unit], vocabulary: Vocabulary, user_cap: int) -> list[Line]:
-    """The lines of a stretch. User text is verbatim up to ``user_cap`` bytes."""
+def digest_units(
+    units: Iterable[Unit], vocabulary: Vocabulary, user_cap: int, lowest: Collection[str] = ()
+) -> list[Line]:
+    """The lines of a stretch. User text is verbatim up to ``user_cap`` bytes; a result is its summary, or its
+    gist where its call is among ``lowest``."""
     lines: list[Line] = []
     for unit in units:
         match unit:
@@ -81,7 +89,7 @@ def digest_units(units: Iterable[Unit], vocabulary: Vocabulary, user_cap: int) -
             case OutputUnit():
                 lines.append(Line(unit.first_seq, unit.last_seq, "assistant", _output_line(unit, vocabulary)))
             case ResultsUnit():
-                lines += _result_lines(unit, vocabulary)
+                lines += _result_lines(unit, vocabulary, lowest)
             case TextUnit(kind="note"):
                 pass
             case TextUnit(kind="partial"):
@@ -109,7 +117,7 @@ def _output_line(unit: OutputUnit, vocabulary: Vocabulary) -> str:
         return REDACTED
     message = unit.full
     said = "\n".join(part.payload.text for part in message.parts if isinstance(part, TextPart))
-    pieces = [make_grains(said, "output", vocabulary).gist] if said.strip() else []
+    pieces = [make_grains(said, "output", vocabulary).summary] if said.strip() else []
     for part in message.parts:
         if isinstance(part, ToolCallPart):
             arguments = extract_words(part.payload.raw_args_text, vocabulary, _CALL_CHARS)
@@ -117,13 +125,14 @@ def _output_line(unit: OutputUnit, vocabulary: Vocabulary) -> str:
     return "\n".join(pieces)
 
 
-def _result_lines(unit: ResultsUnit, vocabulary: Vocabulary) -> list[Line]:
+def _result_lines(unit: ResultsUnit, vocabulary: Vocabulary, lowest: Collection[str]) -> list[Line]:
     lines: list[Line] = []
     for call_id, found in unit.in_order():
         name = found.outcome.tool_name if found.outcome else "result"
         name = "".join(letter for letter in name if letter.isalnum() or letter in "_-.") or "result"
         seq = found.entry.seq
-        lines.append(Line(seq, seq, f"tool {name}", grain_of(unit, call_id, "gist", vocabulary)))
+        grain: Grain = "gist" if call_id in lowest else "summary"
+        lines.append(Line(seq, seq, f"tool {name}", grain_of(unit, call_id, grain, vocabulary)))
     return lines
 
 
@@ -143,7 +152,7 @@ def grain_of(unit: ResultsUnit, call_id: str, grain: Grain, vocabulary: Vocabula
     return made.summary if grain == "summary" else made.gist
 
 
-_LEAST = 120
+_LEAST = 240
 """Bytes below which a line says too little to keep: lines are put together until each has as much."""
 
 _LEAST_WORDS = 40
@@ -169,33 +178,49 @@ def shrink_lines(lines: Sequence[Line], limit: int) -> list[Line]:
     if sum(_size(line) for line in lines if line.is_user) > verbatim:
         lines = _lower_words(lines, verbatim)
     room = limit - sum(_size(line) for line in lines if line.is_user)
-    share = level([_size(line) for line in lines if not line.is_user], room)
-    if share < _LEAST:
+    share = _share(lines, room)
+    if any(share * line.entries < min(_size(line), _LEAST) for line in lines if not line.is_user):
         lines = _put_together(lines, room)
-        share = level([_size(line) for line in lines if not line.is_user], room)
+        share = _share(lines, room)
     told = Vocabulary()
     shrunk: list[Line] = []
     for line in lines:
-        shrunk.append(line if line.is_user else _shorten(line, told, share))
+        shrunk.append(line if line.is_user else _shorten(line, told, int(share * line.entries)))
         told.add(line.text)
     return shrunk
 
 
+def _share(lines: Sequence[Line], room: int) -> float:
+    """The bytes that each entry gets of the room."""
+    return level([(_size(line), line.entries) for line in lines if not line.is_user], room)
+
+
 def _put_together(lines: Sequence[Line], room: int) -> list[Line]:
-    """Neighbours as one line, so many that each has its least; the user's own lines stay apart."""
-    count = sum(not line.is_user for line in lines)
-    several = -(-count * _LEAST // max(room, _LEAST))
+    """Neighbours as one line where by their share of the room they would say too little; the user's own
+    lines stay apart."""
+    total = sum(line.entries for line in lines if not line.is_user)
+    each = room / max(total, 1)
     result: list[Line] = []
     for is_user, run in groupby(lines, lambda line: line.is_user):
-        found = list(run)
-        if is_user:
-            result += found
-            continue
-        for at in range(0, len(found), several):
-            first, *more = found[at : at + several]
-            text = "\n".join(map(_words_of, (first, *more)))
-            result.append(Line(first.first_seq, more[-1].last_seq, "omitted", text) if more else first)
+        group: list[Line] = []
+        for line in run:
+            if is_user:
+                result.append(line)
+                continue
+            group.append(line)
+            if sum(one.entries for one in group) * each >= _LEAST:
+                result.append(_as_one(group))
+                group = []
+        if group:
+            result.append(_as_one(group))
     return result
+
+
+def _as_one(lines: Sequence[Line]) -> Line:
+    if len(lines) == 1:
+        return lines[0]
+    text = "\n".join(map(_words_of, lines))
+    return Line(lines[0].first_seq, lines[-1].last_seq, "omitted", text)
 
 
 def _lower_words(lines: Sequence[Line], limit: int) -> list[Line]:
@@ -212,16 +237,17 @@ def _lower_words(lines: Sequence[Line], limit: int) -> list[Line]:
     ]
 
 
-def level(sizes: Sequence[int], limit: int) -> int:
-    """The largest cap at which all ``sizes``, each cut to it, add up to at most ``limit``."""
-    ordered = sorted(sizes)
-    left = limit
-    for position, size in enumerate(ordered):
-        count = len(ordered) - position
-        if size * count > left:
-            return max(left // count, 0)
+def level(sizes: Sequence[tuple[int, int]], limit: int) -> float:
+    """The largest share for each part at which all sizes, each cut to as many shares as it has parts, add up
+    to at most ``limit``."""
+    ordered = sorted(sizes, key=lambda one: one[0] / one[1])
+    left, parts = limit, sum(count for _, count in sizes)
+    for size, count in ordered:
+        if size / count * parts > left:
+            return max(left / parts, 0)
         left -= size
-    return ordered[-1] if ordered else 0
+        parts -= count
+    return ordered[-1][0] / ordered[-1][1] if ordered else 0
 
 
 def _kept_words(lines: Sequence[Line], limit: int) -> set[int]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
-from typing import Protocol, TypedDict, Unpack
+from typing import ClassVar, Protocol, TypedDict, Unpack
 
 import msgspec
 
@@ -190,8 +190,11 @@ class ProjectionContext(ContextManager):
     """The default: an incremental projection, and a planner that folds when a context is too long.
 
     A call costs what is new since the last one; only a fold, a change of prompt or tools and a refold cost
-    the length of what is visible. ``window_of`` tells a model's own window where it knows it.
+    the length of what is visible. ``window_of`` tells a model's own window where it knows it. A subclass may
+    name a ``planner`` of its own.
     """
+
+    planner: ClassVar[type[FoldPlanner]] = FoldPlanner
 
     def __init__(self, options: ContextOptions | None = None, *, window_of: WindowOf | None = None) -> None:
         self.options = options or ContextOptions()
@@ -256,7 +259,7 @@ class ProjectionContext(ContextManager):
     def _planner(
         self, projection: Projection, target: ModelInvocationDescriptor | None, screen: Screen | None = None
     ) -> FoldPlanner:
-        return FoldPlanner(projection, target=target, window_of=self._window_of, screen=screen)
+        return self.planner(projection, target=target, window_of=self._window_of, screen=screen)
 
     def _bring_head(self, draft: _Draft, input: ContextInput) -> None:
         prompt, runtime = input.system_prompt, input.runtime_init_data

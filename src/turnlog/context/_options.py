@@ -25,6 +25,9 @@ from turnlog.contract import (
     model_facts,
 )
 
+CACHE_LIFETIME = 300.0
+"""Seconds after which a provider's prompt cache is taken to be cold."""
+
 
 class ContextOptions(Value, frozen=True, kw_only=True):
     """How large a context may grow and how it shrinks.

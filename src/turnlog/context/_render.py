@@ -270,6 +270,34 @@ class Vocabulary:
                 counts[word] -= 1
 
 
+_COMMON_WORDS = """
+a about above after again against all almost already also although always am among an and another any
+anyone anything anyway are aren around as at away back basically be became because become been before
+began behind being below best better between beyond both but by came can cannot come could couldn d
+definitely did didn do does doesn doing don done down during each either else enough especially
+essentially even eventually ever every everyone everything exactly far feel few finally find first for
+from further gave get getting give given gives go goes going gone good got great had hadn happen has hasn
+have haven having he hello help her here hers hey hi him his honestly how however i if in indeed instead
+into is isn it its itself just keep kind knew know known largely last lately later least less let like
+likely little ll long look looking lot m made mainly make makes making many maybe me mean meanwhile might
+mine more moreover most mostly much must my myself nearly need needs neither never next no none nor
+normally not nothing now of off often oh ok okay on once one only onto or other others otherwise our out
+over overall own part perhaps please plus possible possibly pretty probably put quite rather re really
+right s said same saw say says see seem seems seen several shall she should shouldn since so some somehow
+someone something sometimes soon still such sure t take taken taking tell than thank thanks that the their
+them then there these they thing things think this those though through thus time to today together told
+too took toward towards tried try trying turned typically ultimately under unless until up upon us use
+used using usually ve very want wanted wants was wasn way ways we well went were weren what whatever when
+whenever where whether which while who whole whose why will with within without won would wouldn yes yet
+you your yours
+"""
+
+_COMMON = frozenset(_COMMON_WORDS.split())
+"""Words that tell nothing of a text: those of English, as most of what is written to agents is. Of others
+a session's own texts tell how common they are."""
+
+_LAST = 1_000
+
 TextKind: TypeAlias = Literal["input", "output", "tool_result"]
 
 
@@ -327,19 +355,21 @@ def extract_words(text: str, vocabulary: Vocabulary, budget: int) -> str:
 
 
 def _rank(words: list[str], counts: Mapping[str, int]) -> list[tuple[int, str]]:
-    """Each word once, with its place, the most telling first: rare figures and names, then rare words."""
+    """Each word once, with its place, the most telling first: rare figures and names, then rare words, and
+    at last those that are in every text."""
     found: dict[str, tuple[int, int, str]] = {}
     for position, word in enumerate(words):
         key = word.lower()
         if key not in found:
-            found[key] = (counts.get(key, 0) + 2 * _tell(word), position, word)
+            weight = _LAST if key in _COMMON else counts.get(key, 0) + _tell(word)
+            found[key] = (weight, position, word)
     return [(position, word) for _, position, word in sorted(found.values())]
 
 
 def _tell(word: str) -> int:
     """0 for what is surely a name or a figure, 1 for a capitalised word, 2 for the rest."""
     if not word.isalpha():
-        return 0
+        return 2 if word.replace("-", "").isalpha() and word.islower() else 0
     if word.islower():
         return 2
     return 0 if any(letter.isupper() for letter in word[1:]) else 1

@@ -28,6 +28,14 @@ class FoldDraft:
         self._items: dict[tuple[str, str | None], FoldItem] = {}
         self._segments: list[FoldSegment] = []
         self._replaced: list[str] = []
+        self.lowest = {
+            call_id
+            for unit in projection.units
+            if type(unit) is ResultsUnit
+            for call_id in unit.found
+            if unit.level(call_id).grain == "gist"
+        }
+        """Calls whose results are at their gist already: no level of detail is ever raised."""
 
     # ── sizes ──
 
@@ -208,11 +216,12 @@ def _use_recap(draft: FoldDraft, aim: Aim) -> None:
 
 
 def _shed(draft: FoldDraft, aim: Aim) -> None:
-    """What is old goes to a lower level where it stands, oldest first: to its summary, and only where that is
-    not enough to its gist."""
+    """What is old goes to a lower level where it stands, oldest first: to its summary, and where that is not
+    enough to its gist. Gists that are not enough either are of no use: a digest tells more in less room."""
     weight, units = draft.weight(), list(draft.units)
     kept = draft.kept_from(aim.tail)
     for grain in aim.grains:
+        noted: list[FoldItem] = []
         for position in range(kept):
             if weight <= aim.target:
                 break
@@ -220,9 +229,11 @@ def _shed(draft: FoldDraft, aim: Aim) -> None:
             lower, items = _lowered(draft, unit, grain)
             if items:
                 units[position] = lower
-                draft.note(items)
+                noted += items
                 weight += draft.weigh(lower) - draft.weigh(unit)
-    draft.units = units
+        if weight <= aim.target or grain == aim.grains[0]:
+            draft.note(noted)
+            draft.units = list(units)
 
 
 def _lowered(draft: FoldDraft, unit: Unit, grain: Grain) -> tuple[Unit, list[FoldItem]]:
@@ -279,7 +290,7 @@ def _digest(draft: FoldDraft, aim: Aim) -> None:
         while step < limit and not draft.can_cut(step):
             step += 1
         stretch = draft.units[end:step]
-        made = digest_units(stretch, draft.vocabulary, draft.user_cap())
+        made = digest_units(stretch, draft.vocabulary, draft.user_cap(), draft.lowest)
         weight -= sum(draft.weigh(unit) for unit in stretch)
         weight += sum(len(line.render().encode()) + 2 for line in made)
         lines += made
@@ -301,7 +312,7 @@ def _merge(draft: FoldDraft, aim: Aim) -> None:
     # window that is little, and the past still has its part.
     left = aim.target - (weight - size)
     lines = digest_units(segments, draft.vocabulary, draft.user_cap())
-    shrunk = shrink_lines(lines, left + left // 5 if left > aim.merge_at else aim.merge_at // 2)
+    shrunk = shrink_lines(lines, left + left // 5 if left > aim.merge_at else max(left, aim.merge_at // 2))
     draft.replace(0, count, shrunk)
 
 

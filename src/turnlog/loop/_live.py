@@ -16,7 +16,14 @@ import msgspec
 
 from turnlog.approvals import ApprovalHandler, Decision, check_decision, expired, make_decision
 from turnlog.assembly import MessageAssembler, MessageSnapshot
-from turnlog.context import ContextBuildResult, ContextInput, ContextUpdateInput, ModelContext, PictureCache
+from turnlog.context import (
+    CACHE_LIFETIME,
+    ContextBuildResult,
+    ContextInput,
+    ContextUpdateInput,
+    ModelContext,
+    PictureCache,
+)
 from turnlog.contract import (
     APPROVAL,
     AgentError,
@@ -374,9 +381,6 @@ class LiveWorld:
 
 
 # ── the context: its manager asked at the right moments, with the screen and the hints of the moment ──
-
-CACHE_LIFETIME = 300.0
-"""Seconds after which a provider's prompt cache is taken to be cold."""
 
 
 class LiveContext:
