@@ -116,16 +116,22 @@ async def test_followers_see_entries_and_deltas_as_they_come(tmp_path: Path) -> 
         await server.post("/sessions/s1/runs", {"text": "Count."}, status=201)
         await until(server, "s1", "completed")
 
+        here, all_here = 0, asyncio.Event()
+
         async def follow() -> list[tuple[int | None, str]]:
+            nonlocal here
             seen: list[tuple[int | None, str]] = []
             async for number, kind, data in server.events("/sessions/s1/events", view="entries"):
+                here += not seen
+                if here == 20:
+                    all_here.set()
                 seen.append((number, kind))
                 if kind == "entry" and data["kind"] == "run_ended" and data["seq"] > 8:
                     break
             return seen
 
         followers = [asyncio.create_task(follow()) for _ in range(20)]
-        await asyncio.sleep(0.1)
+        await all_here.wait()
         await server.post("/sessions/s1/runs", {"text": "And the attic?"}, status=201)
         seen = await asyncio.gather(*followers)
         log = await agent.session("s1").entries()

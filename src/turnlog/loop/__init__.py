@@ -39,6 +39,7 @@ if TYPE_CHECKING:
     from ._map import Batch as Batch
     from ._map import Mapped as Mapped
     from ._open_sessions import LoopParts as LoopParts
+    from ._open_sessions import OpenRun as OpenRun
     from ._open_sessions import SessionOptions as SessionOptions
     from ._options import RunOptions as RunOptions
     from ._ports import Hooks as Hooks
@@ -82,7 +83,7 @@ else:
             "record_decision redact_entries",
             "._replay": "ReplayReport replay replay_entries",
             "._options": "RunOptions",
-            "._open_sessions": "LoopParts SessionOptions",
+            "._open_sessions": "LoopParts OpenRun SessionOptions",
             "._handle": "Session StoredSession open_session",
             "._handoff": "Handoff",
             "._stream": "Run RunStream SyncRunStream",

@@ -195,6 +195,8 @@ class OpenSessions:
         self.runs: dict[str, OpenRun] = {}  # by session: forks share run ids with their parents
         self.unheard: dict[str, list[Said]] = {}
         self.untold: dict[str, list[Fact]] = {}
+        self.listeners: list[Callable[[OpenRun], None]] = []
+        """Told of each run before it begins, in the thread that begins it."""
         self.closed = False
 
     async def enter(self, session_id: str, run_id: str) -> OpenRun:
@@ -212,6 +214,8 @@ class OpenSessions:
                     opened = self.runs[session_id] = OpenRun(run_id, session_id)
                     opened.steering.waiting = self.unheard.pop(session_id, [])
                     opened.steering.facts = self.untold.pop(session_id, [])
+                    for tell in self.listeners:
+                        tell(opened)
                     return opened
             await self._wait_for(other)
 

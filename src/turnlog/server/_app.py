@@ -40,7 +40,6 @@ class Server:
     def keep(self, run: Run[Any]) -> None:
         self.runs.difference_update([each for each in self.runs if each.done])
         self.runs.add(run)
-        self.feeds.poke(run.session_id)
 
     async def stop(self, seconds: float) -> None:
         """Let the followers go, and pause the runs: each can be resumed, here or elsewhere."""

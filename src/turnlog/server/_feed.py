@@ -8,13 +8,14 @@ from __future__ import annotations
 
 import asyncio
 from bisect import bisect_right
+from collections import deque
 from collections.abc import AsyncIterator, Iterable
 from contextlib import suppress
 from typing import Literal, TypeAlias
 
 from turnlog.contract import AgentError, Entry, PurgeEntry, RedactionEntry, RunEvent, Store, encode
 from turnlog.history import Announcing, visible_entries
-from turnlog.loop import STRIDE, AgentLoop, EventReader
+from turnlog.loop import STRIDE, AgentLoop, EventReader, OpenRun
 
 View: TypeAlias = Literal["events", "entries"]
 """What is sent: the events of runs as ``run.events()`` gives them, or the entries of the log with what
@@ -49,6 +50,11 @@ class Feed:
         """Frames with numbers above this are all kept."""
         self._news = asyncio.Event()
         self._poke = asyncio.Event()
+        self._home: asyncio.AbstractEventLoop | None = None
+        self._begun: deque[OpenRun] = deque()
+        """Runs of this process that are not shown yet, the oldest first."""
+        if loop is not None and (run := loop.sessions.runs.get(session_id)) is not None:
+            self._begun.append(run)
         self._opening = asyncio.Lock()
         self._task: asyncio.Task[None] | None = None
         self.idle = False
@@ -56,9 +62,11 @@ class Feed:
         self.gone: AgentError | None = None
         self.followers = 0
 
-    def poke(self) -> None:
-        """A run was begun here: look at once."""
-        self._poke.set()
+    def attach(self, run: OpenRun) -> None:
+        """A run begins here: show it from its first delta on. Called in any thread."""
+        self._begun.append(run)
+        if self._home is not None and not self._home.is_closed():
+            self._home.call_soon_threadsafe(self._poke.set)
 
     async def follow(self, after: int, *, until_idle: bool = False) -> AsyncIterator[bytes]:
         """Frames with numbers above ``after`` as bytes, several at once where several wait."""
@@ -99,6 +107,7 @@ class Feed:
         async with self._opening:
             if self._task is not None:
                 return
+            self._home = asyncio.get_running_loop()
             if self._seq == 0:
                 # What is past is read from the log by those who ask for it; here begins what is new.
                 told: list[RunEvent] = []
@@ -129,17 +138,13 @@ class Feed:
         try:
             while True:
                 self._poke.clear()
-                await self._catch_up()
-                run = self._loop.sessions.runs.get(self._session_id) if self._loop is not None else None
-                if run is None:
-                    self._set_idle(not await self._is_driven())
-                    await self._wait()
+                if self._begun:
+                    await self._show(self._begun.popleft())
                     continue
-                self._set_idle(False)
-                async for event in run.hub.events(self._number):
-                    if event.seq // STRIDE > self._seq:
-                        await self._catch_up()
-                    self._add_event(event)
+                await self._catch_up()
+                self._set_idle(not self._begun and not await self._is_driven())
+                if not self._begun:
+                    await self._wait()
         except AgentError as error:
             self.gone = error
             self._wake()
@@ -156,15 +161,28 @@ class Feed:
         with suppress(TimeoutError):
             await asyncio.wait_for(self._poke.wait(), _LOOK)
 
-    async def _catch_up(self) -> None:
+    async def _show(self, run: OpenRun) -> None:
+        """What a run of this process does, as it happens, with the entries in their places."""
+        self._set_idle(False)
+        async for event in run.hub.events(self._number):
+            if event.seq // STRIDE > self._seq:
+                await self._catch_up(event.seq // STRIDE)
+            self._add_event(event)
+
+    async def _catch_up(self, upto: int | None = None) -> None:
+        """Take in the new entries of the log, those past ``upto`` later."""
         tail = await self._store.tail(self._session_id)
         if tail is None:
             raise AgentError("SessionNotFound", f"session {self._session_id} was deleted")
-        if tail.seq > self._seq:
-            fresh = await self._store.load(self._session_id, after=self._seq)
-            for entry in fresh:
+        if tail.seq <= self._seq:
+            return
+        fresh = await self._store.load(self._session_id, after=self._seq)
+        if upto is None and self._begun:
+            return  # a run began meanwhile: its entries come with its deltas
+        for entry in fresh:
+            if upto is None or entry.seq <= upto:
                 self._take(entry)
-            self._wake()
+        self._wake()
 
     def _take(self, entry: Entry) -> None:
         self._seq = entry.seq
@@ -225,6 +243,8 @@ class Feeds:
         self._loop = loop
         self._limit = limit
         self._feeds: dict[tuple[str, View], Feed] = {}
+        if loop is not None:
+            loop.sessions.listeners.append(self._tell)
 
     @property
     def followers(self) -> int:
@@ -234,10 +254,10 @@ class Feeds:
     def is_full(self) -> bool:
         return self.followers >= self._limit
 
-    def poke(self, session_id: str) -> None:
-        for (name, _), feed in self._feeds.items():
-            if name == session_id:
-                feed.poke()
+    def _tell(self, run: OpenRun) -> None:
+        for (name, _), feed in list(self._feeds.items()):
+            if name == run.session_id:
+                feed.attach(run)
 
     def get(self, session_id: str, view: View) -> Feed:
         for key, feed in list(self._feeds.items()):
@@ -250,6 +270,8 @@ class Feeds:
         return feed
 
     def close(self) -> None:
+        if self._loop is not None and self._tell in self._loop.sessions.listeners:
+            self._loop.sessions.listeners.remove(self._tell)
         for feed in self._feeds.values():
             feed.end()
         self._feeds.clear()
