@@ -361,6 +361,13 @@ def test_the_page_about_files_runs(folder: Path, capsys: pytest.CaptureFixture[s
     assert shown == f"A cat, and a poem about it.\nStill the cat.\n{refused}\n"
 
 
+def test_the_page_about_hooks_runs(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    run_page("docs/hooks.md")
+    shown = capsys.readouterr().out
+    for words in ("Done.\n{'to': 'Ann', 'amount': 100} guard\n", "Then not.\n", "./guard.sh []\n"):
+        assert words in shown, words
+
+
 def run_page(name: str) -> dict[str, Any]:
     """Every block of a page, in order and in one room, with the scripts that it names."""
     room: dict[str, Any] = {}

@@ -66,9 +66,11 @@ def make_request(
     expires_at: str | None = None,
     sandbox: str | None = None,
     definition: str | None = None,
+    changed_by: str | None = None,
 ) -> ApprovalRequested:
     """The request for a call whose arguments were checked. ``expires_at`` is ISO-8601 text, ``definition``
-    the :func:`definition_hash` of the tool. Raises ``ApprovalInvalid``."""
+    the :func:`definition_hash` of the tool, ``changed_by`` the hook that changed the arguments. Raises
+    ``ApprovalInvalid``."""
     if call.arguments is None:
         raise AgentError(
             "ApprovalInvalid",
@@ -86,6 +88,7 @@ def make_request(
         expires_at=expires_at,
         sandbox=sandbox,
         definition=definition,
+        changed_by=changed_by,
     )
 
 

@@ -196,8 +196,9 @@ class ToolsChangeEntry(_Entry[ToolsChange], frozen=True, tag="tools_change"):
 
 
 class ToolStarted(Value, frozen=True, kw_only=True):
-    """Committed before the tool's body runs. ``arguments`` only when they differ from the call's own;
-    ``child_session_id`` names the session in which another agent does the work."""
+    """Committed before the tool's body runs. ``arguments`` only when they differ from the call's own,
+    ``changed_by`` the hook that changed them; ``child_session_id`` names the session in which another agent
+    does the work."""
 
     tool_call_id: str
     tool_name: str
@@ -206,6 +207,7 @@ class ToolStarted(Value, frozen=True, kw_only=True):
     attempt: int = 1
     arguments: JsonObject | None = None
     child_session_id: str | None = None
+    changed_by: str | None = None
 
 
 class ToolStartedEntry(_Entry[ToolStarted], frozen=True, tag="tool_started"):
@@ -284,7 +286,7 @@ class ToolResultsEntry(_Entry[ToolResults], frozen=True, tag="tool_results"):
 
 class ApprovalRequested(Value, frozen=True, kw_only=True):
     """``digest`` binds the decision to session, call, tool, arguments, sandbox level and, where it is there,
-    the hash of the tool's ``definition``."""
+    the hash of the tool's ``definition``. ``changed_by`` is the hook that changed the arguments before."""
 
     tool_call_id: str
     tool_name: str
@@ -294,6 +296,7 @@ class ApprovalRequested(Value, frozen=True, kw_only=True):
     expires_at: str | None = None
     sandbox: str | None = None
     definition: str | None = None
+    changed_by: str | None = None
 
 
 class ApprovalRequestedEntry(_Entry[ApprovalRequested], frozen=True, tag="approval_requested"):

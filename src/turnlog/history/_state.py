@@ -97,7 +97,9 @@ class CallState:
 
     @property
     def arguments(self) -> dict[str, object] | None:
-        """The arguments that run: the decision's where a human changed them, else those the approver saw."""
+        """The arguments that run: those it began with, the decision's, else those the approver saw."""
+        if self.started is not None and self.started.arguments is not None and not self.asked_again:
+            return self.started.arguments
         if self.decided is not None and self.decided.arguments is not None:
             return self.decided.arguments
         if self.requested is not None:
@@ -487,12 +489,9 @@ def _result_text(entry: ToolResultsEntry, call_id: str) -> str:
 
 
 def may_hold_images(message: Message) -> bool:
-    for part in message.parts:
-        if part.kind in ("image", "file_ref") or (
-            part.kind == "tool_result" and isinstance(part.payload.content, list)
-        ):
-            return True
-    return False
+    if any(part.kind in ("image", "file_ref") for part in message.parts):
+        return True
+    return any(isinstance(part.payload.content, list) for part in message.tool_results)
 
 
 def read_usage(found: object) -> TokenUsage | None:

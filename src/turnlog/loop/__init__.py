@@ -24,6 +24,8 @@ if TYPE_CHECKING:
     from ._agent_config import AgentConfig as AgentConfig
     from ._agent_config import load_config as load_config
     from ._code import coding_parts as coding_parts
+    from ._command_hooks import CommandHook as CommandHook
+    from ._command_hooks import read_hooks as read_hooks
     from ._compact import compact_session as compact_session
     from ._decide import decide as decide
     from ._decide import plan_retry as plan_retry
@@ -42,8 +44,12 @@ if TYPE_CHECKING:
     from ._open_sessions import OpenRun as OpenRun
     from ._open_sessions import SessionOptions as SessionOptions
     from ._options import RunOptions as RunOptions
+    from ._ports import Change as Change
     from ._ports import Hooks as Hooks
+    from ._ports import Note as Note
+    from ._ports import Question as Question
     from ._ports import RunIds as RunIds
+    from ._ports import Veto as Veto
     from ._replay import ReplayReport as ReplayReport
     from ._replay import replay as replay
     from ._replay import replay_entries as replay_entries
@@ -73,7 +79,8 @@ else:
             "._code": "coding_parts",
             "._compact": "compact_session",
             "._decide": "decide plan_retry",
-            "._ports": "Hooks RunIds",
+            "._command_hooks": "CommandHook read_hooks",
+            "._ports": "Change Hooks Note Question RunIds Veto",
             "._journal": "Undone",
             "._events": "EventReader STRIDE",
             "._loop": "AgentLoop",

@@ -6,7 +6,7 @@ from __future__ import annotations
 import asyncio
 import inspect
 import random
-from collections.abc import AsyncGenerator, Callable, Iterable, Sequence
+from collections.abc import AsyncGenerator, Awaitable, Callable, Iterable, Sequence
 from contextlib import aclosing
 from dataclasses import dataclass, field
 from datetime import datetime
@@ -46,6 +46,7 @@ from turnlog.contract import (
     ThinkingDelta,
     TokenUsage,
     ToolCallArgsDelta,
+    ToolCallRequest,
     ToolChoice,
     ToolSpec,
     cost_of,
@@ -68,15 +69,18 @@ from ._options import joined
 from ._phases import empty_output, request_for
 from ._ports import (
     AbortScope,
+    Change,
     Collector,
     Fact,
     HookPoint,
     Hooks,
     ModelCall,
     Outcome,
+    Question,
     RunIds,
     RunInterrupted,
     Said,
+    Veto,
     inside,
 )
 
@@ -371,13 +375,23 @@ class LiveWorld:
 
     async def hook(self, point: HookPoint, *args: object) -> None:
         if self._hooks.has(point):
-            token = inside.set((*inside.get(), self._ids.session_id))
-            try:
-                given = [request_for(arg) if isinstance(arg, CallState) else arg for arg in args]
-                with self.scope:
-                    await self._hooks.call(point, self._ids, *given)
-            finally:
-                inside.reset(token)
+            given = [request_for(arg) if isinstance(arg, CallState) else arg for arg in args]
+            await self._called(self._hooks.call, point, *given)
+
+    async def check_call(self, request: ToolCallRequest) -> Veto | Change | Question | None:
+        return await self._called(self._hooks.check_call, request) if self._hooks.check_tool else None
+
+    async def check_result(self, call: CallState, answer: ToolAnswer) -> ToolAnswer:
+        checks = (self._hooks.check_answer, request_for(call), answer) if self._hooks.check_result else None
+        return answer if checks is None else await self._called(*checks)
+
+    async def _called(self, hooks: Callable[..., Awaitable[Any]], *args: object) -> Any:
+        token = inside.set((*inside.get(), self._ids.session_id))
+        try:
+            with self.scope:
+                return await hooks(self._ids, *args)
+        finally:
+            inside.reset(token)
 
 
 # ── the context: its manager asked at the right moments, with the screen and the hints of the moment ──

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import hashlib
-from collections.abc import Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
+
+import msgspec
 
 from turnlog.approvals import (
     Approvals,
@@ -42,7 +44,19 @@ from ._handoff import Handoff, HandoffBody, is_handed
 from ._journal import SessionJournal
 from ._output import LiveOutput, final_tool, is_final
 from ._phases import request_for
-from ._ports import Answer, Ask, Finished, Judgement, Progress, Start, ToolNews, inside
+from ._ports import (
+    Answer,
+    Ask,
+    Change,
+    Finished,
+    Judgement,
+    Progress,
+    Question,
+    Start,
+    ToolNews,
+    Veto,
+    inside,
+)
 
 get_logger("tools")  # the category that the executor writes tracebacks to
 
@@ -73,12 +87,14 @@ class LiveTools:
         approvals: Approvals,
         world: ToolWorld,
         output: LiveOutput,
+        check: Callable[[ToolCallRequest], Awaitable[Veto | Change | Question | None]],
     ) -> None:
         self._registry = registry
         self._executor = executor
         self._approvals = approvals
         self._world = world
         self._output = output
+        self._check = check
         self._tasks: dict[str, tuple[CallState, asyncio.Task[ToolAnswer]]] = {}
         self._stopping = False
         self._news: asyncio.Queue[ToolNews] = asyncio.Queue()
@@ -126,6 +142,15 @@ class LiveTools:
         if isinstance(checked, ToolAnswer):
             return Answer(self._with_warning(call, checked))
         assert state.started is not None
+        change: Change | None = None
+        if call.requested is None and call.started is None:
+            found = await self._check(request)
+            if isinstance(found, Veto):
+                return Answer(ToolAnswer.denied(f"{tool.name} was not run: {found.by}: {found.reason}"))
+            if isinstance(found, Question):
+                return self._ask(call, found.reason)
+            if (change := found) is not None:
+                request = self._changed(request, change)
         if self._is_approved(call):
             assert call.request is not None
             await check_unchanged(self._world.store, self._world.session_id, call.request.seq)
@@ -134,14 +159,26 @@ class LiveTools:
             if verdict.action == "deny":
                 return Answer(ToolAnswer.denied(policy_denial_text(tool.name, verdict.reason)))
             if verdict.action == "ask":
-                return self._ask(call, verdict.reason)
-        return self._start(tool, call)
+                return self._ask(call, verdict.reason, change)
+        return self._start(tool, call, change)
 
-    def _start(self, tool: Tool, call: CallState) -> Start:
+    def _changed(self, request: ToolCallRequest, change: Change) -> ToolCallRequest:
+        """Raises ``HookFailed`` for arguments that do not fit the tool."""
+        request = msgspec.structs.replace(request, arguments=change.arguments, parse_error=None)
+        checked = self._executor.validate(request)
+        if isinstance(checked, ToolAnswer):
+            raise AgentError(
+                "HookFailed",
+                f"the check_tool hook {change.by!r} changed the arguments of {request.tool_name} to some "
+                f"that do not fit it: {checked.text}",
+            )
+        return request
+
+    def _start(self, tool: Tool, call: CallState, change: Change | None = None) -> Start:
         child = None
         if isinstance(tool.function, ChildBody):
             child = child_session(self._world.session_id, call.call.tool_call_id, tool.name)
-        return Start(alone=not tool.concurrent, child=child)
+        return Start(alone=not tool.concurrent, child=child, change=change)
 
     def _is_approved(self, call: CallState) -> bool:
         """Approved here, and for what would run. A fork takes the past along, but not what it allowed: that
@@ -156,9 +193,10 @@ class LiveTools:
         tool = self._registry.get(tool_name)
         return definition_hash(tool.spec, tool.annotations.get("origin")) if tool is not None else None
 
-    def _ask(self, call: CallState, reason: str | None) -> Ask:
+    def _ask(self, call: CallState, reason: str | None, change: Change | None = None) -> Ask:
         expires_at = self._approvals.expires_at(self._world.clock.now())
-        return Ask(reason, self._world.sandbox, expires_at, self._definition(call.call.tool_name))
+        definition = self._definition(call.call.tool_name)
+        return Ask(reason, self._world.sandbox, expires_at, definition, change)
 
     def _refuse(self, request: ToolCallRequest, state: SessionState, *, first: bool) -> Answer | None:
         started = state.started

@@ -300,14 +300,17 @@ class AgentLoop:
         )
         ids = RunIds(opened.session_id, opened.run_id)
         secrets = folds.session.secrets
+        watched = LiveWorld(ids, parts.hooks, opened.scope, opened.steering)
         return Ports(
             model=LiveModel(
                 parts.model, folds.pictures, parts.clock, secrets, parts.assembler, budget, speaker
             ),
-            tools=LiveTools(parts.registry, parts.executor, parts.approvals, world, output),
+            tools=LiveTools(
+                parts.registry, parts.executor, parts.approvals, world, output, watched.check_call
+            ),
             human=LiveHuman(parts.approvals.handler, parts.clock),
             context=LiveContext(folds, parts.clock, hints, self.recaps),
-            world=LiveWorld(ids, parts.hooks, opened.scope, opened.steering),
+            world=watched,
             output=output,
         )
 

@@ -202,7 +202,7 @@ class ToolQueue:
                     return False
                 self.alone = judgement.alone
                 await ports.world.hook("before_tool", call)
-                _stage_start(self._session, self._home(), call, judgement.child)
+                _stage_start(self._session, self._home(), call, judgement)
                 ready.append(call)
         return True
 
@@ -238,8 +238,8 @@ def request_for(call: CallState) -> ToolCallRequest:
     return request
 
 
-def _stage_start(session: Session, home: str, call: CallState, child: str | None) -> None:
-    arguments = call.arguments
+def _stage_start(session: Session, home: str, call: CallState, judged: Start) -> None:
+    arguments = call.arguments if judged.change is None else judged.change.arguments
     again = call.started
     session.start_tool(
         ToolStarted(
@@ -250,7 +250,8 @@ def _stage_start(session: Session, home: str, call: CallState, child: str | None
             args_digest=args_digest(arguments),
             attempt=again.attempt + 1 if again else 1,
             arguments=arguments if arguments != call.call.arguments else None,
-            child_session_id=child,
+            child_session_id=judged.child,
+            changed_by=None if judged.change is None else judged.change.by,
         )
     )
 
@@ -333,7 +334,8 @@ def skip_open_calls(
 
 
 def _stage_request(session: Session, home: str, call: CallState, ask: Ask) -> None:
-    request = msgspec.structs.replace(request_of(call.call), arguments=call.arguments or {}, parse_error=None)
+    arguments = call.arguments if ask.change is None else ask.change.arguments
+    request = msgspec.structs.replace(request_of(call.call), arguments=arguments or {}, parse_error=None)
     session.request_approval(
         make_request(
             home,
@@ -342,6 +344,7 @@ def _stage_request(session: Session, home: str, call: CallState, ask: Ask) -> No
             expires_at=ask.expires_at,
             sandbox=ask.sandbox,
             definition=ask.definition,
+            changed_by=None if ask.change is None else ask.change.by,
         )
     )
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import asyncio
 import inspect
-from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
+from collections.abc import AsyncGenerator, Callable, Sequence
 from contextlib import suppress
 from contextvars import ContextVar
 from dataclasses import dataclass, field
@@ -34,6 +34,7 @@ from turnlog.contract import (
     RunEvent,
     Section,
     TokenUsage,
+    ToolCallRequest,
     ToolSpec,
     WidgetEvent,
     scrub,
@@ -120,6 +121,35 @@ class ModelPort(Protocol):
     async def wait(self, milliseconds: int) -> None: ...
 
 
+class Veto(msgspec.Struct, frozen=True):
+    """What a ``check_tool`` hook returns to keep a call from running; the model reads ``reason``."""
+
+    reason: str
+    by: str = ""
+    """The hook; filled in."""
+
+
+class Change(msgspec.Struct, frozen=True):
+    """What a ``check_tool`` hook returns to let a call run with other arguments: these are what policies and
+    people are asked about, and what the log has as the start of the call."""
+
+    arguments: JsonObject
+    by: str = ""
+    """The hook; filled in."""
+
+
+class Question(msgspec.Struct, frozen=True):
+    """What a ``check_tool`` hook returns to have a person decide on a call, whatever the policies say."""
+
+    reason: str
+
+
+class Note(msgspec.Struct, frozen=True):
+    """What a ``check_result`` hook returns to add words to a result, for the model to read."""
+
+    text: str
+
+
 class Answer(msgspec.Struct, frozen=True):
     """The call is answered without running anything."""
 
@@ -133,14 +163,16 @@ class Ask(msgspec.Struct, frozen=True):
     sandbox: str | None = None
     expires_at: str | None = None
     definition: str | None = None
+    change: Change | None = None
 
 
 class Start(msgspec.Struct, frozen=True):
     """The call may run; ``alone`` when no other may run beside it. ``child`` is the session in which another
-    agent does the work."""
+    agent does the work, ``change`` what a hook made of its arguments."""
 
     alone: bool = True
     child: str | None = None
+    change: Change | None = None
 
 
 class Later(msgspec.Struct, frozen=True):
@@ -295,6 +327,10 @@ class WorldPort(Protocol):
         """Raises ``HookFailed`` when a hook does."""
         ...
 
+    async def check_result(self, call: CallState, answer: ToolAnswer) -> ToolAnswer:
+        """The answer, with what hooks add to it. Raises ``HookFailed`` when a hook does."""
+        ...
+
 
 @dataclass(slots=True)
 class Ports:
@@ -388,7 +424,7 @@ class AbortScope:
 
 # ── hooks: functions called at fixed points of a run; one that raises fails the run, visibly ──
 
-Hook: TypeAlias = Callable[..., "Awaitable[None] | None"]
+Hook: TypeAlias = Callable[..., object]
 
 
 @dataclass(frozen=True, slots=True)
@@ -401,12 +437,15 @@ class RunIds:
 
 @dataclass(frozen=True, slots=True)
 class Hooks:
-    """Lists of functions, each called with what it is about; none can change what is recorded or sent. An
-    abort does not wait for one to end.
+    """Lists of functions, each called with what it is about. An abort does not wait for one to end.
 
     ``before_model(context)``, ``after_model(message)``, ``before_tool(call)``, ``after_tool(call, answer)``,
     ``on_event(event)``: a ``ModelContext``, a ``Message``, a ``ToolCallRequest``, the ``ToolAnswer``, a
-    ``RunEvent``. A hook with a parameter ``ids`` is given the :class:`RunIds` as well.
+    ``RunEvent``. A hook with a parameter ``ids`` is given the :class:`RunIds` as well. None of these can
+    change what is recorded or sent. Two can, by the value that they return, which is in the log:
+    ``check_tool(call)``, before policies and people are asked, a :class:`Veto`, a
+    :class:`Change` or a :class:`Question`;
+    ``check_result(call, answer)``, before a result is recorded, a :class:`Note`.
     """
 
     before_model: list[Hook] = field(default_factory=list[Hook])
@@ -414,6 +453,8 @@ class Hooks:
     before_tool: list[Hook] = field(default_factory=list[Hook])
     after_tool: list[Hook] = field(default_factory=list[Hook])
     on_event: list[Hook] = field(default_factory=list[Hook])
+    check_tool: list[Hook] = field(default_factory=list[Hook])
+    check_result: list[Hook] = field(default_factory=list[Hook])
 
     def __post_init__(self) -> None:
         for point in self.__dataclass_fields__:
@@ -424,9 +465,43 @@ class Hooks:
     def has(self, point: str) -> bool:
         return bool(getattr(self, point))
 
-    async def call(self, point: str, ids: RunIds, *args: object) -> None:
+    async def call(self, ids: RunIds, point: str, *args: object) -> None:
         for hook in getattr(self, point):
             await _call(hook, point, ids, *args)
+
+    async def check_call(self, ids: RunIds, request: ToolCallRequest) -> Veto | Change | Question | None:
+        """The first veto or question, or what all changes together make of the arguments; a hook sees those
+        before it."""
+        change: Change | None = None
+        for hook in self.check_tool:
+            given = await _call(hook, "check_tool", ids, request)
+            match given:
+                case None:
+                    continue
+                case Question():
+                    return given
+                case Veto():
+                    return Veto(given.reason, given.by or _name_of(hook))
+                case Change():
+                    change = Change(given.arguments, given.by or _name_of(hook))
+                    request = msgspec.structs.replace(request, arguments=given.arguments, parse_error=None)
+                case _:
+                    raise _wrong_return(
+                        "check_tool", hook, given, "Veto(reason), Change(arguments), Question(reason)"
+                    )
+        return change
+
+    async def check_answer(self, ids: RunIds, request: ToolCallRequest, answer: ToolAnswer) -> ToolAnswer:
+        for hook in self.check_result:
+            given = await _call(hook, "check_result", ids, request, answer)
+            match given:
+                case None:
+                    continue
+                case Note():
+                    answer = answer.noted(given.text)
+                case _:
+                    raise _wrong_return("check_result", hook, given, "Note(text)")
+        return answer
 
     async def event(self, event: RunEvent) -> None:
         for hook in self.on_event:
@@ -440,15 +515,32 @@ def _takes_ids(hook: Any) -> bool:
         return False
 
 
-async def _call(hook: Any, point: str, ids: RunIds, *args: object) -> None:
+def _name_of(hook: Any) -> str:
+    return getattr(hook, "__name__", type(hook).__name__)
+
+
+def _wrong_return(point: str, hook: Any, given: object, known: str) -> AgentError:
+    found = type(given).__name__
+    return AgentError(
+        "HookFailed", f"the {point} hook {_name_of(hook)!r} returned a {found}; it may return {known} or None"
+    )
+
+
+async def _call(hook: Any, point: str, ids: RunIds, *args: object) -> Any:
     try:
         given = hook(*args, ids=ids) if _takes_ids(hook) else hook(*args)
-        if inspect.isawaitable(given):
-            await given
+        return await given if inspect.isawaitable(given) else given
+    except AgentError as error:
+        if error.code == "HookFailed":  # it says itself what went wrong
+            raise
+        raise _failed(hook, point, error) from error
     except Exception as error:
-        name = getattr(hook, "__name__", type(hook).__name__)
-        raise AgentError(
-            "HookFailed",
-            f"the {point} hook {name!r} raised {type(error).__name__}: {scrub(str(error))}",
-            cause=error,
-        ) from error
+        raise _failed(hook, point, error) from error
+
+
+def _failed(hook: Any, point: str, error: Exception) -> AgentError:
+    return AgentError(
+        "HookFailed",
+        f"the {point} hook {_name_of(hook)!r} raised {type(error).__name__}: {scrub(str(error))}",
+        cause=error,
+    )

@@ -58,6 +58,7 @@ from ._ports import (
     AbortScope,
     Answer,
     Ask,
+    Change,
     Collector,
     Fact,
     Finished,
@@ -215,10 +216,13 @@ class RecordedTools:
         entry = self._tape.peek()
         if isinstance(entry, ToolStartedEntry) and entry.payload.tool_call_id == call_id:
             self._check_start(call)
-            return Start(alone=False, child=entry.payload.child_session_id)
+            begun = entry.payload
+            change = Change(begun.arguments or {}, begun.changed_by) if begun.changed_by else None
+            return Start(alone=False, child=begun.child_session_id, change=change)
         if isinstance(entry, ApprovalRequestedEntry) and entry.payload.tool_call_id == call_id:
             asked = entry.payload
-            return Ask(asked.reason, asked.sandbox, asked.expires_at, asked.definition)
+            change = Change(asked.arguments, asked.changed_by) if asked.changed_by else None
+            return Ask(asked.reason, asked.sandbox, asked.expires_at, asked.definition, change)
         if found := self._result(call_id):
             return Answer(found)
         return Later()
@@ -463,3 +467,6 @@ class RecordedWorld:
 
     async def hook(self, point: HookPoint, *args: object) -> None:
         return None
+
+    async def check_result(self, call: CallState, answer: ToolAnswer) -> ToolAnswer:
+        return answer  # what hooks added is in it

@@ -409,8 +409,13 @@ class Runner:
             case Finished():
                 queue.alone = False
                 self._take_facts()  # first, so that the screen with this result shows them
-                stage_result(self.session, self.ports, news.call, news.answer)
-                await self.ports.world.hook("after_tool", news.call, news.answer)
+                try:
+                    answer = await self.ports.world.check_result(news.call, news.answer)
+                except BaseException:  # it ran, and that is recorded whatever becomes of the run
+                    stage_result(self.session, self.ports, news.call, news.answer)
+                    raise
+                stage_result(self.session, self.ports, news.call, answer)
+                await self.ports.world.hook("after_tool", news.call, answer)
                 if tools.running:
                     # Others still run: this result must be safe without waiting for them.
                     return await self.flush()
