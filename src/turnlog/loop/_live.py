@@ -6,9 +6,8 @@ from __future__ import annotations
 import asyncio
 import inspect
 import random
-from collections.abc import AsyncGenerator, Awaitable, Callable, Iterable, Sequence
+from collections.abc import AsyncGenerator, Callable, Iterable, Sequence
 from contextlib import aclosing
-from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any, TypeAlias
 
@@ -46,7 +45,6 @@ from turnlog.contract import (
     ThinkingDelta,
     TokenUsage,
     ToolCallArgsDelta,
-    ToolCallRequest,
     ToolChoice,
     ToolSpec,
     cost_of,
@@ -66,22 +64,12 @@ from ._decide import plan_retry
 from ._folds import Folds
 from ._handoff import Handoff, is_handed
 from ._options import joined
-from ._phases import empty_output, request_for
+from ._phases import empty_output
 from ._ports import (
-    AbortScope,
-    Change,
     Collector,
-    Fact,
-    HookPoint,
-    Hooks,
     ModelCall,
     Outcome,
-    Question,
-    RunIds,
-    RunInterrupted,
     Said,
-    Veto,
-    inside,
 )
 
 _USUAL_ANSWER = 1000
@@ -329,69 +317,6 @@ def _still_asked(calls: Sequence[CallState], decisions: list[ApprovalDecided]) -
     """Without those on calls that were decided elsewhere meanwhile: what the log says counts."""
     open_ids = {call.call.tool_call_id for call in calls if call.awaits_human}
     return [decided for decided in decisions if decided.tool_call_id in open_ids]
-
-
-@dataclass(slots=True)
-class Steering:
-    """What was sent to a run in progress, until it can take it in."""
-
-    waiting: list[Said] = field(default_factory=list[Said])
-    facts: list[Fact] = field(default_factory=list[Fact])
-    closed: bool = False
-    paused: bool = False
-
-    def tell(self, fact: Fact) -> None:
-        self.facts.append(fact)
-
-    def take_facts(self) -> list[Fact]:
-        taken, self.facts = self.facts, []
-        return taken
-
-
-class LiveWorld:
-    def __init__(self, ids: RunIds, hooks: Hooks, scope: AbortScope, steering: Steering) -> None:
-        self._ids = ids
-        self._hooks = hooks
-        self._steering = steering
-        self.scope = scope
-
-    @property
-    def paused(self) -> bool:
-        return self._steering.paused
-
-    def interrupted(self) -> None:
-        if self.scope.reason is not None:
-            raise RunInterrupted(self.scope.reason)
-
-    def take_steering(self) -> list[Said]:
-        taken, self._steering.waiting = self._steering.waiting, []
-        return taken
-
-    def take_facts(self) -> list[Fact]:
-        return self._steering.take_facts()
-
-    def close(self) -> None:
-        self._steering.closed = True
-
-    async def hook(self, point: HookPoint, *args: object) -> None:
-        if self._hooks.has(point):
-            given = [request_for(arg) if isinstance(arg, CallState) else arg for arg in args]
-            await self._called(self._hooks.call, point, *given)
-
-    async def check_call(self, request: ToolCallRequest) -> Veto | Change | Question | None:
-        return await self._called(self._hooks.check_call, request) if self._hooks.check_tool else None
-
-    async def check_result(self, call: CallState, answer: ToolAnswer) -> ToolAnswer:
-        checks = (self._hooks.check_answer, request_for(call), answer) if self._hooks.check_result else None
-        return answer if checks is None else await self._called(*checks)
-
-    async def _called(self, hooks: Callable[..., Awaitable[Any]], *args: object) -> Any:
-        token = inside.set((*inside.get(), self._ids.session_id))
-        try:
-            with self.scope:
-                return await hooks(self._ids, *args)
-        finally:
-            inside.reset(token)
 
 
 # ── the context: its manager asked at the right moments, with the screen and the hints of the moment ──

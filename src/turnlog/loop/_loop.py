@@ -33,7 +33,7 @@ from ._events import replay_events
 from ._folds import Folds, SessionShare, SharedNotes, shared_notes
 from ._handoff import Handoff, Speakers, check_speaker, speaker_of, team_of
 from ._journal import Undone, undo_turn
-from ._live import Keyring, LiveContext, LiveHuman, LiveModel, LiveWorld
+from ._live import Keyring, LiveContext, LiveHuman, LiveModel
 from ._live_tools import LiveTools, ToolWorld
 from ._open_sessions import LoopParts, OpenRun, OpenSessions, check_humans
 from ._options import NO_OBJECTS, RunObjects
@@ -41,6 +41,7 @@ from ._output import LiveOutput, check_resumed
 from ._ports import Ports, RunIds, Said
 from ._runner import Runner
 from ._stream import Drive, RunStream
+from ._world import LiveWorld
 
 for _category in ("history", "widgets"):
     get_logger(_category)  # rooms that log without knowing how logs are shown

@@ -42,10 +42,10 @@ from turnlog.widgets import Widget
 
 from ._folds import Folds
 from ._lease import LEASE_TTL, OnBusy, SessionLease, Work, check_writing
-from ._live import Steering
 from ._options import check_kind, check_named
 from ._ports import AbortScope, Fact, Hooks, RunInterrupted, Said, append_fact, inside
 from ._runner import Runner
+from ._world import Steering
 
 if TYPE_CHECKING:
     from ._handoff import Handoff
