@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import contextlib
 import ctypes
+import gc
 import json
 import os
 import resource
@@ -40,6 +41,7 @@ def keep(control: socket.socket, parent: int, scratch: str | None) -> None:
     _call("prctl", PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
     _call("prctl", PR_SET_DUMPABLE, 0, 0, 0, 0)
     signal.signal(signal.SIGCHLD, _on_child)
+    gc.disable()  # a fork shares its memory for as long as nobody touches it
     watched = os.pidfd_open(parent)
     poll = select.poll()
     poll.register(control, select.POLLIN)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import json
 import os
 import signal
@@ -62,6 +63,9 @@ class LocalProcess:
             theirs.close()
             for fd in (stdin, stdout, stderr):
                 os.close(fd)
+        # Before the streams are set up here: the warden starts the command meanwhile. It reads at once.
+        with contextlib.suppress(OSError):  # it is gone, which the channel tells
+            ours.sendall(json.dumps(spec).encode() + b"\n")
         ours.setblocking(False)
         self._channel, _ = await self.loop.create_connection(lambda: _Channel(self._told), sock=ours)
         for fd, stream in ((from_stdout, "stdout"), (from_stderr, "stderr")):
@@ -72,7 +76,6 @@ class LocalProcess:
         self._stdin, _ = await self.loop.connect_write_pipe(
             lambda: _Input(self._room), os.fdopen(to_stdin, "wb", 0)
         )
-        self._channel.write(json.dumps(spec).encode() + b"\n")
         try:
             await self._started
         except BaseException:
