@@ -219,9 +219,15 @@ def test_an_approval_is_bound_to_the_definition_of_the_tool() -> None:
 
 @pytest.mark.spec("A-3")
 def test_what_was_not_let_through_is_not_approved() -> None:
+    here = REQUEST.sandbox
     for action in ("deny", "abort", "expire"):
-        assert not is_approved(REQUEST, decision(action), session_id="s1")
-    assert is_approved(REQUEST, decision("modify", arguments={"path": "/tmp/x"}), session_id="s1")
+        assert not is_approved(REQUEST, decision(action), session_id="s1", sandbox=here)
+    changed = decision("modify", arguments={"path": "/tmp/x"})
+    assert is_approved(REQUEST, changed, session_id="s1", sandbox=here)
+    for other in (None, "none", "landlock"):
+        assert not is_approved(REQUEST, changed, session_id="s1", sandbox=other), (
+            "it was asked for another level"
+        )
 
 
 @pytest.mark.spec("A-1")

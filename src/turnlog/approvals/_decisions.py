@@ -145,13 +145,17 @@ def is_approved(
     *,
     session_id: str,
     definition: str | None = None,
+    sandbox: str | None = None,
 ) -> bool:
-    """Whether a recorded decision lets the call run now, with ``definition`` being that of its tool now.
+    """Whether a recorded decision lets the call run now, with ``definition`` being that of its tool now, and
+    ``sandbox`` the level that it would run at.
 
-    False when it was not let through, and when the tool has become another since it was shown: then it has
-    to be asked again. Raises ``ApprovalInvalid`` when request and decision do not belong together.
+    False when it was not let through, and when the tool or the level has become another since it was shown:
+    then it has to be asked again. Raises ``ApprovalInvalid`` when the two do not belong together.
     """
     check_decision(requested, decided, session_id=session_id)
+    if requested.sandbox != sandbox:
+        return False
     if requested.definition is not None and requested.definition != definition:
         return False
     return decided.action in ("approve", "modify")

@@ -187,7 +187,13 @@ class LiveTools:
         if requested is None or decided is None or call.decided_in != self._world.session_id:
             return False
         definition = self._definition(requested.tool_name)
-        return is_approved(requested, decided, session_id=asked_in or "", definition=definition)
+        return is_approved(
+            requested,
+            decided,
+            session_id=asked_in or "",
+            definition=definition,
+            sandbox=self._world.sandbox,
+        )
 
     def _definition(self, tool_name: str) -> str | None:
         tool = self._registry.get(tool_name)

@@ -122,7 +122,7 @@ class LocalRuntime:
         here = asyncio.get_running_loop()
         mine = [process for process in self._processes if process.loop is here]
         await asyncio.gather(*(process.kill() for process in mine))
-        for process in self._processes:
+        for process in list(self._processes):  # of event loops that have ended
             process.abandon()
         self._processes.clear()
         keeper, self._keeper = self._keeper, None

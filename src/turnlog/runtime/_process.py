@@ -20,7 +20,11 @@ _HELD = 256 * 1024
 
 
 class LocalProcess:
-    """A command that a warden of the keeper runs; see ``Process`` for what it promises."""
+    """A command that a warden of the keeper runs; see ``Process`` for what it promises.
+
+    Its streams are plain descriptors that the event loop watches: a loop that ends while it runs leaves
+    nothing behind that would have to be closed by that loop.
+    """
 
     def __init__(self, process_id: str, shown: str, max_output: int | None) -> None:
         self.id = process_id
@@ -30,18 +34,18 @@ class LocalProcess:
         self._allowed = max_output
         self._pieces: deque[ProcessOutput] = deque()
         self._held = 0
-        self._open_streams = 2
-        self._is_read = self._is_dropped = False
+        self._is_read = self._is_dropped = self._is_held = False
         self._news = asyncio.Event()  # of output, and of streams that closed
         self._started: asyncio.Future[None] = self.loop.create_future()
         self._ended = asyncio.Event()
         self._why: EndReason | None = None
         self._timer: asyncio.TimerHandle | None = None
-        self._channel: asyncio.Transport | None = None
-        self._readers: list[asyncio.ReadTransport] = []
-        self._stdin: asyncio.WriteTransport | None = None
-        self._room = asyncio.Event()
-        self._room.set()
+        self._channel: socket.socket | None = None
+        self._told_rest = b""
+        self._readers: dict[int, Literal["stdout", "stderr"]] = {}
+        self._stdin: int | None = None
+        self._writing = asyncio.Lock()
+        self._room: asyncio.Future[None] | None = None
         self._after: list[Callable[[], None]] = []
 
     async def start(
@@ -49,33 +53,24 @@ class LocalProcess:
     ) -> None:
         """Have a warden run ``spec``; ``hand_over`` sends its channel, its streams and ``more``. Raises
         ``AgentError``."""
-        ours, theirs = socket.socketpair()
-        pipes = [os.pipe() for _ in range(3)]
-        (stdin, to_stdin), (from_stdout, stdout), (from_stderr, stderr) = pipes
+        self._channel, theirs = socket.socketpair()
+        (stdin, self._stdin), (stdout, out), (stderr, err) = (os.pipe() for _ in range(3))
+        self._readers = {stdout: "stdout", stderr: "stderr"}
         try:
-            hand_over([theirs.fileno(), stdin, stdout, stderr, *(each.fileno() for each in more)])
+            hand_over([theirs.fileno(), stdin, out, err, *(each.fileno() for each in more)])
+            with contextlib.suppress(OSError):  # the warden is gone, which the channel tells
+                self._channel.sendall(json.dumps(spec).encode() + b"\n")
+            for fd in (self._channel.fileno(), self._stdin, *self._readers):
+                os.set_blocking(fd, False)
+            self.loop.add_reader(self._channel, self._read_channel)
+            self._hold(False)
         except BaseException:
-            ours.close()
-            for fd in (to_stdin, from_stdout, from_stderr):
-                os.close(fd)
+            self.abandon()
             raise
         finally:
             theirs.close()
-            for fd in (stdin, stdout, stderr):
+            for fd in (stdin, out, err):
                 os.close(fd)
-        # Before the streams are set up here: the warden starts the command meanwhile. It reads at once.
-        with contextlib.suppress(OSError):  # it is gone, which the channel tells
-            ours.sendall(json.dumps(spec).encode() + b"\n")
-        ours.setblocking(False)
-        self._channel, _ = await self.loop.create_connection(lambda: _Channel(self._told), sock=ours)
-        for fd, stream in ((from_stdout, "stdout"), (from_stderr, "stderr")):
-            reader, _ = await self.loop.connect_read_pipe(
-                lambda stream=stream: _Stream(stream, self._received, self._closed), os.fdopen(fd, "rb", 0)
-            )
-            self._readers.append(reader)
-        self._stdin, _ = await self.loop.connect_write_pipe(
-            lambda: _Input(self._room), os.fdopen(to_stdin, "wb", 0)
-        )
         try:
             await self._started
         except BaseException:
@@ -97,25 +92,49 @@ class LocalProcess:
             while self._pieces:
                 piece = self._pieces.popleft()
                 self._held -= len(piece.data)
-                if self._held < _HELD // 2:
+                if self._is_held and self._held < _HELD // 2:
                     self._hold(False)
                 yield piece
-            if not self._open_streams:
+            if not self._readers:
                 return
             self._news.clear()
             await self._news.wait()
 
     async def write(self, data: bytes) -> None:
-        if self._stdin is not None and not self._stdin.is_closing() and self.end is None:
-            self._stdin.write(data)
-            await self._room.wait()
-            if not self._stdin.is_closing():
-                return
+        left = memoryview(data)
+        async with self._writing:
+            while self._stdin is not None and self.end is None:
+                try:
+                    left = left[os.write(self._stdin, left) :]
+                    if not left:
+                        return
+                except BlockingIOError:
+                    await self._wait_for_room(self._stdin)
+                except OSError:
+                    self._close_input()  # it stopped reading
         raise AgentError("RuntimeExecutionError", f"the standard input of {self._shown} is closed")
 
     async def close_stdin(self) -> None:
+        async with self._writing:
+            self._close_input()
+
+    async def _wait_for_room(self, fd: int) -> None:
+        self._room = room = self.loop.create_future()
+        self.loop.add_writer(fd, lambda: room.done() or room.set_result(None))
+        try:
+            await room
+        finally:
+            if self._stdin is not None:
+                self.loop.remove_writer(fd)
+
+    def _close_input(self) -> None:
         if self._stdin is not None:
-            self._stdin.close()
+            fd, self._stdin = self._stdin, None
+            if not self.loop.is_closed():
+                self.loop.remove_writer(fd)
+            os.close(fd)
+            if self._room is not None and not self._room.done():
+                self._room.set_result(None)
 
     async def wait(self) -> ProcessEnd:
         if not self._is_read:
@@ -128,7 +147,8 @@ class LocalProcess:
         if number not in signal.valid_signals():
             raise AgentError("RuntimeExecutionError", f"{number} is not the number of a signal")
         if self.end is None and self._channel is not None and self._why is None:
-            self._channel.write(b"%d\n" % number)
+            with contextlib.suppress(OSError):
+                self._channel.sendall(b"%d\n" % number)
 
     async def kill(self) -> None:
         self._stop("killed")
@@ -145,22 +165,49 @@ class LocalProcess:
         finally:
             self.abandon()
 
+    def __del__(self) -> None:
+        for fd in self._readers:  # of one that ended while it was held, and was let go
+            os.close(fd)
+
     def abandon(self) -> None:
         """Let go of its streams; what still runs is killed."""
-        if self.loop.is_closed():
-            return
-        for transport in (*self._readers, self._stdin, self._channel):
-            if transport is not None:
-                transport.close()
-        if self._timer is not None:
-            self._timer.cancel()
+        self._close_input()
+        for fd in list(self._readers):
+            self._close_reader(fd)
+        self._close_channel()
+        if self.end is None:
+            self._finish(None, "killed")
 
     # ── what happens to it ──
 
     def _stop(self, reason: EndReason) -> None:
         if self.end is None and self._why is None and self._channel is not None:
             self._why = reason
-            self._channel.write_eof()  # the warden ends everything, and tells when it is gone
+            with contextlib.suppress(OSError):
+                self._channel.shutdown(
+                    socket.SHUT_WR
+                )  # the warden ends everything, and tells when it is gone
+
+    def _read_channel(self) -> None:
+        assert self._channel is not None
+        try:
+            data = self._channel.recv(100_000)
+        except BlockingIOError:
+            return
+        except OSError:
+            data = b""
+        *lines, self._told_rest = (self._told_rest + data).split(b"\n")
+        for line in lines:
+            self._told(json.loads(line))
+        if not data:
+            self._told(None)
+
+    def _close_channel(self) -> None:
+        if self._channel is not None:
+            channel, self._channel = self._channel, None
+            if not self.loop.is_closed():
+                self.loop.remove_reader(channel)
+            channel.close()
 
     def _told(self, message: dict[str, Any] | None) -> None:
         if self.end is not None:
@@ -189,34 +236,48 @@ class LocalProcess:
         self.end = ProcessEnd(exit_code=code, reason=reason)
         if self._timer is not None:
             self._timer.cancel()
-        for transport in (self._stdin, self._channel):
-            if transport is not None:
-                transport.close()
+        self._close_input()
+        self._close_channel()
         self._ended.set()
         for call in self._after:
             call()
 
-    def _received(self, stream: Literal["stdout", "stderr"], data: bytes) -> None:
+    def _read(self, fd: int) -> None:
+        try:
+            data = os.read(fd, 64 * 1024)
+        except BlockingIOError:
+            return
+        except OSError:
+            data = b""
+        if not data:
+            self._close_reader(fd)
+            return
         if self._allowed is not None:
             if len(data) > self._allowed:
                 self._stop("output")
                 data = data[: self._allowed]
             self._allowed -= len(data)
         if data and not self._is_dropped:
-            self._pieces.append(ProcessOutput(stream=stream, data=data))
+            self._pieces.append(ProcessOutput(stream=self._readers[fd], data=data))
             self._held += len(data)
             if self._held > _HELD:
                 self._hold(True)
             self._news.set()
 
-    def _closed(self) -> None:
-        self._open_streams -= 1
+    def _close_reader(self, fd: int) -> None:
+        del self._readers[fd]
+        if not self.loop.is_closed():
+            self.loop.remove_reader(fd)
+        os.close(fd)
         self._news.set()
 
     def _hold(self, held: bool) -> None:
-        for reader in self._readers:
-            if not reader.is_closing():
-                reader.pause_reading() if held else reader.resume_reading()
+        self._is_held = held
+        for fd in self._readers:
+            if held:
+                self.loop.remove_reader(fd)
+            else:
+                self.loop.add_reader(fd, self._read, fd)
 
     def _drop(self) -> None:
         self._is_dropped = True
@@ -229,45 +290,3 @@ def _start_error(message: dict[str, Any]) -> AgentError:
     text = f"cannot {message['error']}: {message['text']}"
     code = "RuntimePermissionDenied" if message["errno"] in (1, 13) else "RuntimeExecutionError"
     return AgentError(code, text)
-
-
-class _Channel(asyncio.Protocol):
-    def __init__(self, tell: Callable[[dict[str, Any] | None], None]) -> None:
-        self._tell, self._rest = tell, b""
-
-    def data_received(self, data: bytes) -> None:
-        *lines, self._rest = (self._rest + data).split(b"\n")
-        for line in lines:
-            self._tell(json.loads(line))
-
-    def connection_lost(self, exc: Exception | None) -> None:
-        self._tell(None)
-
-
-class _Stream(asyncio.Protocol):
-    def __init__(
-        self, stream: Any, received: Callable[[Any, bytes], None], closed: Callable[[], None]
-    ) -> None:
-        self._stream, self._received, self._closed = stream, received, closed
-
-    def data_received(self, data: bytes) -> None:
-        self._received(self._stream, data)
-
-    def connection_lost(self, exc: Exception | None) -> None:
-        self._closed()
-
-
-class _Input(asyncio.BaseProtocol):
-    """Lets a writer wait while the command does not read; one that never reads again lets it go."""
-
-    def __init__(self, room: asyncio.Event) -> None:
-        self._room = room
-
-    def pause_writing(self) -> None:
-        self._room.clear()
-
-    def resume_writing(self) -> None:
-        self._room.set()
-
-    def connection_lost(self, exc: Exception | None) -> None:
-        self._room.set()
