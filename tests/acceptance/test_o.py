@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import json
 import logging
+import os
+import subprocess
+import sys
 from typing import Any
 
 import pytest
@@ -53,18 +56,73 @@ async def test_usage_and_cost_are_known_for_each_call_run_and_session_with_cache
     assert state.cost_usage == pytest.approx(first.cost + second.cost)
 
 
-async def test_writes_are_logged_by_category(caplog: pytest.LogCaptureFixture) -> None:
-    caplog.set_level(logging.DEBUG, "turnlog")
-    desk = Desk()
-    agent = desk.agent(asks_for(call("pay", amount=5)), "Paid.")
+SCRIPT = """
+import asyncio
+from turnlog import Agent, open_store, tool
+from turnlog.history import export_jsonl, import_jsonl
+from turnlog.models import ProviderRouter
+from turnlog.testing import ScriptedModel, Turn
+from turnlog.transcript import import_messages
+from turnlog.widgets import MemoryNotebookWidget
+
+@tool(requires_approval=True)
+async def pay() -> str:
+    \"\"\"Pay.\"\"\"
+    return "paid"
+
+async def main():
+    store, notes = open_store("memory:"), MemoryNotebookWidget()
+    broken = ScriptedModel([Turn(error={"code": "ModelOverloaded", "message": "busy"})], loop=True)
+    good = ScriptedModel([Turn(tool_calls=[{"name": "pay", "arguments": {}}]), "Paid."])
+    agent = Agent(ProviderRouter({"a": broken, "b": good}), tools=[pay], store=store, widgets=[notes])
     session = agent.session("s")
-    await session.run("Pay.")
+    await session.run("The words of the user.")
     [waiting] = await session.pending()
     await session.approve(waiting, by="ann")
     await session.resume()
+    await agent.append_widget_event("s", notes.write("sea", "is deep"))
     await session.fork(session="branch")
-    by_category = {record.name for record in caplog.records if record.name.startswith("turnlog.")}
-    assert {"turnlog.history", "turnlog.context", "turnlog.loop"} <= by_category
-    said = [record.getMessage() for record in caplog.records if record.name == "turnlog.history"]
-    kinds = [entry.kind for entry in await desk.entries()]
-    assert all(any(kind in line for line in said) for kind in kinds)
+    said = next(entry for entry in await session.entries() if entry.kind == "model_input")
+    await session.redact([said.id], by="ann")
+    await import_jsonl(open_store("memory:"), await export_jsonl(store, "branch"))
+    await import_messages(store, "other", [{"role": "user", "content": "hi"}], format="openai")
+
+asyncio.run(main())
+"""
+
+
+def logged(categories: str | None) -> list[str]:
+    env = {name: value for name, value in os.environ.items() if name != "TURNLOG_DEBUG"}
+    env |= {} if categories is None else {"TURNLOG_DEBUG": categories}
+    done = subprocess.run(
+        [sys.executable, "-c", SCRIPT], capture_output=True, text=True, env=env, check=True, timeout=200
+    )
+    assert done.stdout == ""
+    return done.stderr.splitlines()
+
+
+@pytest.mark.spec("O-3")
+def test_every_write_is_logged_in_the_categories_that_were_switched_on() -> None:
+    assert logged(None) == []
+    lines = logged("history,router,loop")
+    for written in (
+        *("run_started", "run_ended", "approval_decided", "redaction", "widget_event"),  # of the session
+        "branch #15 branch_summary",
+        "other #2 model_input",
+    ):
+        assert any("turnlog.history" in line and written in line for line in lines), written
+    assert sum("branch #15 branch_summary" in line for line in lines) == 2, "forked, and imported elsewhere"
+    routed = [line for line in lines if "turnlog.router" in line]
+    assert any("failure of a" in line for line in routed) and any("choice of b" in line for line in routed)
+    assert any("turnlog.loop" in line for line in lines)
+    assert not any("turnlog.context" in line for line in lines), "what was not asked for is not told"
+    assert not any("words of the user" in line for line in lines)
+
+
+@pytest.mark.spec("O-3")
+async def test_a_line_has_its_fields_apart(caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.DEBUG, "turnlog")
+    desk = Desk()
+    await desk.agent(asks_for(call("look", place="gate")), "Quiet.").run("Look.", session="s")
+    told = [(r.session, r.seq, r.kind, r.id) for r in caplog.records if r.name == "turnlog.history"]  # type: ignore[attr-defined]
+    assert told == [("s", entry.seq, entry.kind, entry.id) for entry in await desk.entries()]

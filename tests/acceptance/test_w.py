@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import operator
 from typing import Any, ClassVar
 
 import pytest
@@ -79,6 +80,7 @@ async def test_state_is_a_fold_over_entries_that_replay_and_forks_rebuild() -> N
     assert (await branch.replay()).identical
 
 
+@pytest.mark.spec("W-2")
 async def test_changed_sections_are_stored_with_inputs_and_with_the_last_result() -> None:
     desk = Desk()
     agent = desk.agent(
@@ -93,6 +95,7 @@ async def test_changed_sections_are_stored_with_inputs_and_with_the_last_result(
     assert screen_at([Counter()], await desk.entries(), last) == "# [Live Screen]\n\n## Counter\n\ncounted 1"
 
 
+@pytest.mark.spec("W-2")
 async def test_widgets_stand_in_their_order_and_empty_ones_are_left_out() -> None:
     desk = Desk()
     notes, todo = MemoryNotebookWidget(), TodoWidget()
@@ -104,6 +107,83 @@ async def test_widgets_stand_in_their_order_and_empty_ones_are_left_out() -> Non
     [screen] = screens(await desk.entries())
     assert screen.startswith("# [Live Screen]")
     assert [line for line in screen.splitlines() if line.startswith("## ")] == ["## Counter", "## Notebook"]
+
+
+class Looking(Counter):
+    """Shows what it is shown: the other widgets, the visible history and the status."""
+
+    name = "looking"
+    tools: ClassVar[list[ToolSpec]] = []
+    looks: ClassVar[list[tuple[Any, ...]]] = []
+
+    def render_live_screen(self, ctx: RenderContext[int]) -> dict[str, str] | None:
+        self.looks.append((dict(ctx.others), len(ctx.entries), ctx.running))
+        for change in (
+            lambda: setattr(ctx, "running", False),
+            lambda: operator.setitem(ctx.others, "counter", 99),  # type: ignore[arg-type]
+            lambda: ctx.entries.append(None),  # type: ignore[attr-defined]
+        ):
+            with pytest.raises((AttributeError, TypeError)):
+                change()
+        return None
+
+
+@pytest.mark.spec("W-2")
+async def test_what_a_widget_is_shown_is_read_only_and_tells_of_the_others() -> None:
+    Looking.looks.clear()
+    desk = Desk()
+    agent = desk.agent(COUNT, "Counted.", widgets=[Counter(), Looking()])
+    await agent.run("Count.", session="s")
+    others, seen, running = Looking.looks[-1]
+    assert others["counter"] == 1 and seen >= 4 and running is True
+
+
+@pytest.mark.spec("W-2")
+async def test_only_what_changed_is_shown_again_and_everything_after_a_fold() -> None:
+    desk = Desk()
+    notes = MemoryNotebookWidget()
+    widgets = [notes, Counter()]
+    write = asks_for(call("notebook_write", name="gate", text="opens with 741"))
+    agent = desk.agent(write, COUNT, "Well. " * 2_000, "More.", "And more.", widgets=widgets)
+    await agent.run("Go.", session="s")
+    first, second = screens(await desk.entries())
+    assert "opens with 741" in first and "counted 1" in second and "opens with 741" not in second
+    await agent.run("Nothing changes.", session="s")
+    assert len(screens(await desk.entries())) == 2
+    options = ContextOptions(fold_at=1_500, min_freed_tokens=10)
+    await compact_session(desk.store, "s", options=options, widgets=widgets)
+    [fold] = await desk.of_kind("fold")
+    assert "opens with 741" in fold.payload.screen and "counted 1" in fold.payload.screen
+    await agent.run("And now?", session="s")
+    shown = encode(desk.seen).decode()
+    assert "opens with 741" in shown and "counted 1" in shown
+    entries = await desk.entries()
+    at = next(entry.seq for entry in entries if entry.kind == "tool_results")
+    assert "counted" not in (screen_at(widgets, entries, at) or ""), "the screen of any entry, as it was"
+    assert "counted 1" in (screen_at(widgets, entries, entries[-1].seq) or "")
+
+
+@pytest.mark.spec("W-5")
+async def test_notes_of_a_scope_are_read_into_each_session_as_entries() -> None:
+    desk = Desk()
+
+    def agent(*turns: Any, scope: str = "customer-42") -> Any:
+        return desk.agent(*turns, widgets=[MemoryNotebookWidget(scope=scope)])
+
+    write = asks_for(call("notebook_write", name="diet", text="eats no meat"))
+    await agent(write, "Noted.").run("I eat no meat.", session="monday")
+    await agent("Of course.").run("Where shall we eat?", session="tuesday")
+    assert "eats no meat" in encode(desk.seen).decode()
+    assert await desk.of_kind("widget_event", "tuesday"), "read as an entry of the session's own log"
+    host = agent("Hello.")
+    await host.memory("customer-42").write("diet", "eats fish")
+    await host.run("And now?", session="tuesday")
+    assert "eats fish" in encode(desk.seen).decode(), "a change is read when it was made"
+    await agent("Hello.", scope="customer-7").run("Hello?", session="other")
+    assert "eats" not in encode(desk.seen).decode(), "scopes are apart"
+    await host.memory("customer-42").erase("diet")
+    for session in ("monday", "tuesday", "other"):
+        assert (await agent().session(session).replay()).identical, "whatever became of the notes since"
 
 
 @pytest.mark.spec("W-3")

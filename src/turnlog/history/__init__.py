@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from ._purge import purge_scope as purge_scope
     from ._session import Session as Session
     from ._session import Subscriber as Subscriber
+    from ._session import log_written as log_written
     from ._session import seal_entries as seal_entries
     from ._state import BY_CHILD as BY_CHILD
     from ._state import CallState as CallState
@@ -61,7 +62,7 @@ else:
             "._memory": "MemoryStore",
             ".postgres": "PostgresStore",
             "._purge": "purge purge_scope",
-            "._session": "Session Subscriber seal_entries",
+            "._session": "Session Subscriber log_written seal_entries",
             "._state": "BY_CHILD CallState SessionState may_hold_images pending_in usage_of",
             ".sqlite": "SqliteStore",
             "._timeline": "RunSpan Step Timeline TimelineReader timeline_of",

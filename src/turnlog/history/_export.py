@@ -37,7 +37,7 @@ from ..contract import (
 from ..system import SystemClock, SystemIds
 from ._appends import named_blobs
 from ._purge import blank_body, trim_body
-from ._session import Session, seal_entries
+from ._session import Session, log_written, seal_entries
 from ._upcast import decode_log, header_version
 from ._views import AgentState, redacted_ids, visible_entries
 
@@ -226,12 +226,12 @@ async def _merge(
     blobs: Sequence[bytes],
 ) -> None:
     first = batch[0].seq
-    tail = await store.tail(session_id)
-    if tail is None and parent is None:
-        await store.append(session_id, batch + closing, expected_tail=first - 1, blobs=blobs)
-        return
-    if tail is None and parent is not None:
-        await store.fork(parent, at=first - 1, target=session_id, first=batch + closing)
+    if await store.tail(session_id) is None:
+        if parent is None:
+            await store.append(session_id, batch + closing, expected_tail=first - 1, blobs=blobs)
+        else:
+            await store.fork(parent, at=first - 1, target=session_id, first=batch + closing)
+        log_written(session_id, batch + closing)
         return
     there = await store.read(session_id, after=first - 1, upto=batch[-1].seq)
     for mine, theirs in zip(batch, there, strict=False):
@@ -250,6 +250,7 @@ async def _merge(
             )
     if rest := batch[len(there) :]:
         await store.append(session_id, rest + closing, expected_tail=rest[0].seq - 1, blobs=blobs)
+        log_written(session_id, rest + closing)
 
 
 def _bad_line(number: int, message: str, cause: BaseException | None = None) -> AgentError:
@@ -289,7 +290,9 @@ async def fork(
     )
     if settle is not None:
         settle(branch)
-    await store.fork(source, at=seq, target=name, first=branch.take_staged())
+    staged = branch.take_staged()
+    await store.fork(source, at=seq, target=name, first=staged)
+    log_written(name, staged)
     return name
 
 

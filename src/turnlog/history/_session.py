@@ -7,7 +7,7 @@ observers. Nothing else writes to a log.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from logging import DEBUG, getLogger
 from typing import Any, Protocol, TypeVar, cast, overload
 
@@ -48,6 +48,16 @@ T = TypeVar("T")
 
 _replace = msgspec.structs.replace
 _log = getLogger("turnlog.history")
+
+
+def log_written(session_id: str, written: Iterable[Entry | StoredEntry]) -> None:
+    """A line for each entry; its fields are attributes of the record too, for structured handlers."""
+    if not _log.isEnabledFor(DEBUG):
+        return
+    for entry in written:
+        size = len(entry.body if isinstance(entry, StoredEntry) else encode(entry.payload))
+        fields = {"session": session_id, "seq": entry.seq, "kind": entry.kind, "bytes": size, "id": entry.id}
+        _log.debug("%s #%d %s (%d bytes) %s", *fields.values(), extra=fields)
 
 
 class Subscriber(Protocol):
@@ -287,10 +297,7 @@ class Session(Appends):
         return written
 
     def _tell(self, written: Sequence[Entry]) -> None:
-        if _log.isEnabledFor(DEBUG):
-            for entry in written:
-                size = len(encode(entry.payload))
-                _log.debug("%s #%d %s (%d bytes) %s", self.session_id, entry.seq, entry.kind, size, entry.id)
+        log_written(self.session_id, written)
         for observer in self.observers:
             for entry in written:
                 try:

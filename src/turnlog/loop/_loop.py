@@ -43,7 +43,7 @@ from ._runner import Runner
 from ._stream import Drive, RunStream
 from ._world import LiveWorld
 
-for _category in ("history", "widgets"):
+for _category in ("history", "widgets", "router"):
     get_logger(_category)  # rooms that log without knowing how logs are shown
 
 

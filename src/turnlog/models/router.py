@@ -10,6 +10,7 @@ from collections import OrderedDict
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Mapping, Sequence
 from contextlib import aclosing
 from dataclasses import dataclass
+from logging import DEBUG, getLogger
 from typing import Any, ClassVar, Literal, TypeAlias, cast
 
 from turnlog.contract import (
@@ -33,6 +34,8 @@ from turnlog.contract import (
 from ._base import Model
 from ._catalog import load_model
 from ._config import ModelConfig, ModelInfo, ModelRequest
+
+_log = getLogger("turnlog.router")
 
 _SMOOTHING = 0.3
 _WAITS = frozenset({"ModelRateLimited", "ModelOverloaded"})
@@ -390,6 +393,11 @@ class ProviderRouter(Model[RouterConfig]):
             self._tell("usage", name, metadata, usage=delta.payload)
 
     def _tell(self, kind: Any, name: str, metadata: RequestMetadata, **more: Any) -> None:
+        if kind in ("choice", "failure") and _log.isEnabledFor(DEBUG):
+            why = more["reason"] if kind == "choice" else more["error"].code
+            fields = {"session": metadata.session_id, "call": metadata.model_call_index, "kind": kind}
+            fields |= {"route": name, "reason": why}
+            _log.debug("%s call %s: %s of %s: %s", *fields.values(), extra=fields)
         if self._observer is not None:
             self._observer(RouterNotice(kind=kind, route=name, metadata=metadata, **more))
 

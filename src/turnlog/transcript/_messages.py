@@ -41,7 +41,7 @@ from turnlog.contract import (
     text_part,
     tool_result_part,
 )
-from turnlog.history import seal_entries, visible_entries
+from turnlog.history import log_written, seal_entries, visible_entries
 from turnlog.system import SystemClock, SystemIds
 
 from ._formats import READERS, WRITERS, Said, find_format, refuse
@@ -92,6 +92,7 @@ async def import_messages(
         secrets=Secrets(owned_secrets(store).values()),
     )
     await store.append(session_id, batch, expected_tail=0, blobs=list(maker.blobs.values()))
+    log_written(session_id, batch)
     return session_id
 
 
