@@ -15,7 +15,7 @@ import msgspec
 import pytest
 
 from acceptance.desk import Desk, asks_for, call, results_in
-from turnlog import Agent, AgentError, Limits, tool
+from turnlog import Agent, AgentError, Limits, load_model, tool
 from turnlog.assembly import MessageAssembler
 from turnlog.context import ContextInput, ContextOptions, ContextUpdateInput, ProjectionContext
 from turnlog.contract import (
@@ -23,9 +23,12 @@ from turnlog.contract import (
     Entry,
     Input,
     LevelOfDetailSections,
+    Prices,
     RunInput,
     TokenUsage,
     encode,
+    model_facts,
+    model_prices,
     to_plain_text,
     try_get_section,
     user_message,
@@ -369,6 +372,47 @@ async def test_a_turn_costs_what_is_new_however_long_the_history_is() -> None:
 
 
 # ── C-9, C-10 ──
+
+
+@pytest.mark.spec("C-9")
+async def test_tokens_are_what_the_provider_counted_and_an_estimate_of_what_is_new() -> None:
+    """The same words, to a provider that counts five times as many tokens as the other one."""
+
+    async def estimates(tokens_per_call: int) -> list[int]:
+        desk = Desk()
+        used = [TokenUsage(input_tokens=tokens_per_call * n, output_tokens=9, total_tokens=0) for n in (1, 2)]
+        agent = desk.agent(*(Turn(text="Noted.", usage=each) for each in used), "Done.")
+        for n in range(3):
+            await agent.run(letter(n), session="s")
+        return [entry.payload.estimated_tokens for entry in await desk.of_kind("model_call_started")]
+
+    few, many = await estimates(800), await estimates(4_000)
+    assert few[0] == many[0], "before anything was counted it is an estimate"
+    assert 800 < few[1] < 4_000 < many[1], "what was reported, and more for what is new"
+    assert 1_600 < few[2] < 4_000 and 8_000 < many[2] < 20_000
+
+
+@pytest.mark.spec("C-9", "P-12")
+async def test_prices_and_windows_come_from_the_table_and_can_be_overridden() -> None:
+    used = TokenUsage(
+        input_tokens=1_000_000, output_tokens=1_000_000, total_tokens=2_000_000, cached_input_tokens=500_000
+    )
+
+    async def cost(**options: Any) -> float | None:
+        desk = Desk()
+        model = ScriptedModel([Turn(text="Hi.", usage=used)], **options)
+        result = await Agent(model, store=desk.store).run("Hello?", session="s")
+        return result.usage.cost if result.usage else None
+
+    assert await cost() is None, "nobody knows"
+    assert await cost(prices={"input": 2.0, "output": 10.0}) == 12.0
+    assert await cost(prices=Prices(input=2.0, output=10.0, cached=0.2)) == pytest.approx(11.1)
+    sonnet = model_facts("claude-sonnet-4-5")
+    assert sonnet.window == 200_000 and model_prices("anthropic", "claude-sonnet-4-5") is not None
+    own = load_model("anthropic:claude-sonnet-4-5", context_window=50_000, prices={"input": 1, "output": 2})
+    assert own.model_info().context_window == 50_000 and own.get_config().prices == Prices(input=1, output=2)
+    with pytest.raises(AgentError, match="prices"):
+        load_model("anthropic:claude-sonnet-4-5", prices={"inptu": 1, "output": 2})
 
 
 @pytest.mark.spec("C-10")

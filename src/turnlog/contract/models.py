@@ -11,6 +11,8 @@ from collections.abc import Sequence
 from functools import cache, lru_cache
 from typing import Any, Literal, NamedTuple, TypeAlias
 
+import msgspec
+
 from ._base import JsonObject, Value
 from .run import ModelInvocationDescriptor, TokenUsage
 
@@ -41,13 +43,24 @@ class ModelFacts(NamedTuple):
     price_step: int | None = None
 
 
-class Prices(NamedTuple):
+class Prices(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """US dollars for a million tokens; None where a kind is charged like plain input."""
 
     input: float
-    cached: float | None
-    written: float | None
     output: float
+    cached: float | None = None
+    written: float | None = None
+
+    def charge(self, usage: TokenUsage) -> float | None:
+        """US dollars for ``usage``; None for counts that cannot be, as some servers send."""
+        cached, written = usage.cached_input_tokens or 0, usage.cache_write_tokens or 0
+        plain = usage.input_tokens - cached - written
+        if min(plain, cached, written, usage.output_tokens) < 0:
+            return None
+        total = plain * self.input + usage.output_tokens * self.output
+        total += cached * (self.input if self.cached is None else self.cached)
+        total += written * (self.input if self.written is None else self.written)
+        return total / 1_000_000
 
 
 class _Row(NamedTuple):
@@ -173,7 +186,9 @@ def _row(words: Sequence[str]) -> _Row:
 
 def _prices(numbers: list[float | None]) -> Prices | None:
     read, cached, written, answered = numbers
-    return None if read is None else Prices(read, cached, written, answered or 0.0)
+    if read is None:
+        return None
+    return Prices(input=read, cached=cached, written=written, output=answered or 0.0)
 
 
 # ── what is sent to one, and what it costs ──
@@ -215,15 +230,8 @@ def cost_of(target: ModelInvocationDescriptor, usage: TokenUsage) -> float | Non
 
     A model's name alone is not enough: a server of one's own may use it too.
     """
-    cached, written = usage.cached_input_tokens or 0, usage.cache_write_tokens or 0
-    plain = usage.input_tokens - cached - written
-    if min(plain, cached, written, usage.output_tokens) < 0:
-        return None  # counts that cannot be, as some servers send
     for provider in _LISTED_UNDER.get(target.provider_id, (target.provider_id,)):
         prices = model_prices(provider, target.model, usage.input_tokens)
         if prices is not None:
-            total = plain * prices.input + usage.output_tokens * prices.output
-            total += cached * (prices.input if prices.cached is None else prices.cached)
-            total += written * (prices.input if prices.written is None else prices.written)
-            return total / 1_000_000
+            return prices.charge(usage)
     return None

@@ -160,7 +160,7 @@ class Model(ABC, Generic[C]):
 
     async def _guarded(self, request: ModelRequest[C]) -> AsyncGenerator[MessageDelta, None]:
         meta = request.metadata
-        out = DeltaStream(meta.run_id, self._clock, self._ids, request.raw)
+        out = DeltaStream(meta.run_id, self._clock, self._ids, request.raw, request.config.prices)
         source: Any = None
         try:
             source = self._stream(request)

@@ -12,6 +12,7 @@ from turnlog.contract import (
     Feature,
     JsonObject,
     Message,
+    Prices,
     RequestMetadata,
     Secret,
     ToolChoice,
@@ -44,9 +45,9 @@ class ModelConfig(
 ):
     """What every model understands; each provider's subclass adds its own fields.
 
-    ``context_window`` and ``max_output_tokens`` say what a model takes where the table of models does not
-    know it, or not rightly. ``include_raw`` puts what the provider sent into ``provider_raw`` of the deltas,
-    for debugging.
+    ``context_window`` and ``max_output_tokens`` say what a model takes, and ``prices`` what it costs, where
+    the table of models does not know it, or not rightly. ``include_raw`` puts what the provider sent into
+    ``provider_raw`` of the deltas, for debugging.
     """
 
     model_id: str
@@ -59,6 +60,7 @@ class ModelConfig(
     include_raw: bool = False
     context_window: int | None = None
     max_output_tokens: int | None = None
+    prices: Prices | None = None
 
     def __post_init__(self) -> None:
         if not self.model_id:

@@ -23,6 +23,7 @@ from turnlog.contract import (
     IdSource,
     JsonObject,
     MessageDelta,
+    Prices,
     StartDelta,
     StreamDone,
     StreamError,
@@ -119,8 +120,16 @@ class DeltaStream:
     name and arguments are one call delivered twice, anything else is a call of its own.
     """
 
-    def __init__(self, run_id: str, clock: Clock, ids: IdSource, raw: list[JsonObject] | None = None) -> None:
+    def __init__(
+        self,
+        run_id: str,
+        clock: Clock,
+        ids: IdSource,
+        raw: list[JsonObject] | None = None,
+        prices: Prices | None = None,
+    ) -> None:
         self._run_id = run_id
+        self._prices = prices
         self._clock = clock
         self._ids = ids
         self._seq = 0
@@ -225,6 +234,8 @@ class DeltaStream:
             case TokenUsage():
                 self._refuse(self._grammar.check("usage"))
                 self._silent += 1
+                if self._prices is not None and chunk.cost is None:
+                    chunk = msgspec.structs.replace(chunk, cost=self._prices.charge(chunk))
                 self._queue.append(UsageDelta(payload=_sound(chunk), **self._place()))
             case CallStart():
                 self._start_call(_sound(chunk))
