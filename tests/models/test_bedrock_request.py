@@ -244,7 +244,36 @@ def built(messages: list[Message], cache: FoldCache[Any], model_id: str) -> Any:
         config=BedrockConfig(model_id=model_id),
         params={},
     )
-    return build_arguments(request, cache)
+    return build_arguments(request, cache)[0]
+
+
+@pytest.mark.spec("P-6")
+def test_a_thinking_budget_is_left_out_where_claude_refuses_it_and_the_reason_told() -> None:
+    config = BedrockConfig(
+        model_id=CLAUDE,
+        additional_request_fields={"thinking": {"type": "enabled", "budget_tokens": 1024}, "top_k": 5},
+    )
+
+    def fields(*messages: Message) -> tuple[Any, str | None]:
+        request = ModelRequest(
+            messages=messages,
+            tool_specs=(WEATHER,),
+            system_prompt=None,
+            tool_choice=None,
+            metadata=RequestMetadata(session_id="s", run_id="r"),
+            config=config,
+            params={},
+        )
+        body, why = build_arguments(request, FoldCache())
+        return body["additionalModelRequestFields"], why
+
+    question = user_message("weather?", run_id="")
+    thinks, calls_only = says(signed("hm", signature="s"), calls("x")), says(calls("x"))
+    assert fields(question, thinks, results(("x", "sun"))) == (config.additional_request_fields, None)
+    assert fields(question, calls_only, results(("x", "sun")), says("sun"), question)[1] is None
+    lost, why = fields(question, calls_only, results(("x", "sun")))
+    assert lost == {"top_k": 5}
+    assert why is not None and why.startswith("thinking is off until the next user message")
 
 
 @given(

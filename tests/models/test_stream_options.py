@@ -173,7 +173,7 @@ def test_chat_names_its_cache_where_the_provider_has_one(cache: CacheConfig | No
         params={},
     )
     for url, named in (("https://api.openai.com/v1", True), ("https://api.groq.com/openai/v1", False)):
-        form = Form("h", "m", False, True, "off")
+        form = Form("h", "m", False, True, False, "off")
         body, _ = RequestBuilder().build(request, form, quirks_of(url, "gpt-5.2"))
         key = msgspec.json.decode(body).get("prompt_cache_key")
         assert (key is not None) == (named and sent)

@@ -25,7 +25,8 @@ FINISH_REASONS: tuple[str, ...] = (
 
 
 class StreamStart(Value, frozen=True, kw_only=True):
-    """``target`` and ``reason`` are there when a router chose who answers."""
+    """``target`` is there when a router chose who answers. ``reason`` tells why it did, or what of the
+    configuration was left out of the call and why."""
 
     model_id: str
     request_id: str | None = None

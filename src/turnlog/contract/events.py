@@ -101,12 +101,14 @@ class ModelCalled(Event, frozen=True, kw_only=True):
 
 
 class AnswerAdded(Event, frozen=True, kw_only=True):
-    """The model's whole answer was appended."""
+    """The model's whole answer was appended. ``note`` tells why a router chose this model, or what of the
+    configuration the call went without, such as thinking that the provider would have refused."""
 
     kind: ClassVar[Literal["assistant_message"]] = "assistant_message"
     entry_id: str
     message: Message
     finish_reason: str
+    note: str | None = None
 
     @property
     def text(self) -> str:

@@ -88,7 +88,11 @@ def _of_answer(entry: ModelOutputEntry, state: SessionState, at: Place) -> list[
     answer = entry.payload
     return [
         events.AnswerAdded(
-            **at, entry_id=entry.id, message=answer.message, finish_reason=answer.finish_reason
+            **at,
+            entry_id=entry.id,
+            message=answer.message,
+            finish_reason=answer.finish_reason,
+            note=(entry.meta or {}).get("route"),
         )
     ]
 

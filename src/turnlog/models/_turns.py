@@ -163,6 +163,12 @@ class Wire:
         return self._hasher.copy().hexdigest()[:24]
 
 
+LOST_THOUGHTS = (
+    "thinking is off until the next user message: the work in progress has lost its first thoughts "
+    "(a fold, or another model), and the API takes no budget there"
+)
+"""Why a thinking budget is not asked for where Claude would refuse it."""
+
 Side: TypeAlias = Literal["user", "assistant"]
 
 
@@ -182,6 +188,8 @@ class AlternatingTurns(ABC):
         self.has_calls = False
         self.answers_calls = False
         """The last turn holds results: the model is in the middle of its work."""
+        self.loop_thinks: bool | None = None
+        """Whether the first answer of the work in progress began with thinking."""
         self.ends_verbatim = False
         """The last block is the provider's own, after which the provider continues by itself."""
 
@@ -189,6 +197,11 @@ class AlternatingTurns(ABC):
         other = copy(self)
         other._ids = self._ids.copy()
         return other
+
+    @property
+    def lost_thoughts(self) -> bool:
+        """The model is in the middle of work whose first answer is sent without its thinking."""
+        return self.answers_calls and self.loop_thinks is False
 
     # ── what a protocol names ──
 
@@ -264,6 +277,10 @@ class AlternatingTurns(ABC):
         if side == "assistant" and self.last_side is None:
             self.say("Begin.")  # the first word must be the user's
         joins = side == self.last_side
+        if side == "user" and not joins and not results:
+            self.loop_thinks = None
+        if side == "assistant" and self.loop_thinks is None:
+            self.loop_thinks = self._is_thought(blocks[0])
         self._put(side, blocks, joins, results)
         self.answers_calls = results or (joins and self.answers_calls)
         self.last_side = side

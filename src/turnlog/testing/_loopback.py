@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import socket
 import struct
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from types import TracebackType
 from typing import Any, Literal
@@ -85,7 +85,8 @@ class LoopbackRequest:
 
 
 class Loopback:
-    """Plays ``answers`` in order, the last one for ever; keeps the requests it got::
+    """Plays ``answers`` in order, the last one for ever; keeps the requests it got. One that is a function is
+    given the request and makes the answer::
 
         async with Loopback(LoopbackAnswer.sse("data: …\\n\\n", cut_at=100)) as server:
             model = OpenAIChatModel("m", base_url=server.url)
@@ -96,8 +97,8 @@ class Loopback:
     them.
     """
 
-    def __init__(self, *answers: LoopbackAnswer) -> None:
-        self.answers: list[LoopbackAnswer] = list(answers)
+    def __init__(self, *answers: LoopbackAnswer | Callable[[LoopbackRequest], LoopbackAnswer]) -> None:
+        self.answers = list(answers)
         self.requests: list[LoopbackRequest] = []
         self.connections = 0
         self._played = 0
@@ -155,6 +156,8 @@ class Loopback:
                 self._asked.set()
                 answer = self.answers[min(self._played, len(self.answers) - 1)]
                 self._played += 1
+                if callable(answer):
+                    answer = answer(request)
                 if not await _play(answer, reader, writer):
                     break
         except (ConnectionError, asyncio.CancelledError):

@@ -21,7 +21,7 @@ from turnlog.contract import (
 
 from .._base import Chunk
 from .._config import CAPABLE, ModelConfig, ModelRequest
-from .._turns import FoldCache, cache_mark
+from .._turns import LOST_THOUGHTS, FoldCache, cache_mark
 from ..http import HttpModel, HttpModelConfig
 from ..http._exchange import raw_event
 from ..wire import ToolNames, closed_schema, is_strict, object_schema, safe_name, split_system
@@ -212,11 +212,8 @@ def _thinking(
     if forced and (kind != "disabled" or facts.thinks == "by default"):
         why = "thinking is off: the API has none beside a forced tool call" if kind != "disabled" else None
         return {"type": "disabled"} if facts.thinks == "by default" else {}, why
-    if kind == "enabled" and turns.answers_calls and turns.loop_thinks is False:
-        return {}, (
-            "thinking is off until the next user message: the work in progress has lost its first thoughts "
-            "(a fold, or another model), and the API takes no budget there"
-        )
+    if kind == "enabled" and turns.lost_thoughts:
+        return {}, LOST_THOUGHTS
     return wanted, None
 
 

@@ -52,8 +52,6 @@ class Turns(AlternatingTurns):
         self._unsigned = unsigned_thinking
         self._reads_files = files
         self._speaks = False
-        self.loop_thinks: bool | None = None
-        """Whether the first answer of the work in progress began with thinking."""
         self.container: str | None = None
 
     def copy(self) -> Self:
@@ -168,10 +166,6 @@ class Turns(AlternatingTurns):
             wire += b',{"role":"' if wire else b'{"role":"'
             wire += side.encode()
             wire += b'","content":['
-            if side == "user" and not results:
-                self.loop_thinks = None
-        if side == "assistant" and self.loop_thinks is None:
-            self.loop_thinks = self._is_thought(blocks[0])
         for block in blocks:
             wire += encode(block)
             self._blocks += 1

@@ -11,7 +11,7 @@ from turnlog.contract import AgentError, Feature, JsonObject, SpecificTool, Tool
 from .._answer import as_object, as_text
 from .._base import Chunk, Model
 from .._config import CAPABLE, ModelConfig, ModelRequest
-from .._turns import FoldCache, cache_mark
+from .._turns import LOST_THOUGHTS, FoldCache, cache_mark
 from ..wire import ToolNames, closed_schema, is_strict, object_schema, safe_name, schema_name, split_system
 from ._client import Pump, explain
 from ._stream import ConverseReader
@@ -55,7 +55,10 @@ _NO_TOOL: JsonObject = {
 }
 
 
-def build_arguments(request: ModelRequest[BedrockConfig], cache: FoldCache[Turns]) -> JsonObject:
+def build_arguments(
+    request: ModelRequest[BedrockConfig], cache: FoldCache[Turns]
+) -> tuple[JsonObject, str | None]:
+    """(the arguments, why they do not ask for the thinking that is configured, where they do not)."""
     config = request.config
     vendor = vendor_of(config.model_id)
     system, messages = split_system(request.messages, None)
@@ -63,6 +66,7 @@ def build_arguments(request: ModelRequest[BedrockConfig], cache: FoldCache[Turns
     turns.close()
     mark = cache_mark(config.cache_config, "default") if vendor.cache else None
     instructions = _instructions(request, system, mark)
+    fields, why = _own_fields(config, turns)
     output: JsonObject = {"effort": config.effort} if config.effort else {}
     if request.output_schema is not None:
         schema = encode(closed_schema(request.output_schema)).decode()
@@ -72,7 +76,7 @@ def build_arguments(request: ModelRequest[BedrockConfig], cache: FoldCache[Turns
         "system": instructions,
         "inferenceConfig": _inference(config),
         "toolConfig": _tools(request, config, vendor, turns, mark),
-        "additionalModelRequestFields": config.additional_request_fields,
+        "additionalModelRequestFields": fields,
         "additionalModelResponseFieldPaths": config.additional_response_paths,
         "guardrailConfig": config.guardrail,
         "performanceConfig": config.performance,
@@ -81,7 +85,15 @@ def build_arguments(request: ModelRequest[BedrockConfig], cache: FoldCache[Turns
         "requestMetadata": {"traceId": request.metadata.trace_id} if request.metadata.trace_id else None,
     }
     given = {name: value for name, value in optional.items() if value}
-    return {"modelId": config.model_id, "messages": turns.write(mark), **given, **request.params}
+    return {"modelId": config.model_id, "messages": turns.write(mark), **given, **request.params}, why
+
+
+def _own_fields(config: BedrockConfig, turns: Turns) -> tuple[JsonObject | None, str | None]:
+    """The model's own fields, without a thinking budget where Claude would refuse it."""
+    fields = config.additional_request_fields
+    if not fields or as_object(fields.get("thinking")).get("type") != "enabled" or not turns.lost_thoughts:
+        return fields, None
+    return {name: value for name, value in fields.items() if name != "thinking"}, LOST_THOUGHTS
 
 
 def _instructions(
@@ -170,7 +182,7 @@ class BedrockModel(Model[BedrockConfig]):
 
     async def _stream(self, request: ModelRequest[BedrockConfig]) -> AsyncIterator[Chunk]:
         config = request.config
-        arguments = build_arguments(request, self._turns)
+        arguments, why = build_arguments(request, self._turns)
         pump = Pump(lambda: self._open(arguments, config))
         reader: ConverseReader | None = None
         pump.start()
@@ -181,6 +193,7 @@ class BedrockModel(Model[BedrockConfig]):
                 vendor_of(config.model_id).name,
                 names=ToolNames(request.tool_specs),
                 request_id=request_id,
+                reason=why,
             )
             while not reader.ended:
                 try:

@@ -39,13 +39,19 @@ class ConverseReader:
     """
 
     def __init__(
-        self, model: str, vendor: str, *, names: ToolNames | None = None, request_id: str | None = None
+        self,
+        model: str,
+        vendor: str,
+        *,
+        names: ToolNames | None = None,
+        request_id: str | None = None,
+        reason: str | None = None,
     ) -> None:
         self._model = model
         self._names = names
         self._data: JsonObject = {"origin": ORIGIN, "vendor": vendor}
         self._writer = AnswerWriter(model, ORIGIN)
-        self._writer.put(StreamStart(model_id=model, request_id=request_id))
+        self._writer.put(StreamStart(model_id=model, request_id=request_id, reason=reason))
         self._blocks: dict[int, _Block] = {}
         self._stop: str | None = None
         self._fields: Any = None
