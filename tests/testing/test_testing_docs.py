@@ -11,7 +11,7 @@ import pytest
 
 import turnlog.testing
 from turnlog import load_model
-from turnlog.testing import Turn
+from turnlog.testing import ScriptedModel, Turn
 
 PAGE = (Path(__file__).resolve().parents[2] / "docs" / "testing.md").read_text(encoding="utf-8")
 
@@ -21,11 +21,17 @@ def blocks(language: str) -> list[str]:
 
 
 @pytest.mark.parametrize("code", blocks("python"))
-def test_the_code_runs(code: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_code_runs(
+    code: str, capsys: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
     room: dict[str, Any] = {}
     exec(compile(code, "docs/testing.md", "exec"), room)
+    if "test_books_the_ritz" in room:
+        room["test_books_the_ritz"](lambda path, model: ScriptedModel(["The Ritz is booked."]))
+        return
     asyncio.run(room["main"]())
-    assert re.search(r"tool_call_end|checks passed", capsys.readouterr().out)
+    assert re.search(r"tool_call_end|checks passed|Booked.\nReplayMismatch", capsys.readouterr().out)
 
 
 @pytest.mark.parametrize("language", ["json", "toml"])

@@ -39,6 +39,7 @@ if TYPE_CHECKING:
     from ._model_recorded import RecordedModel as RecordedModel
     from ._model_recorded import check_trace as check_trace
     from ._model_recorded import read_trace as read_trace
+    from ._recording import RecordingModel as RecordingModel
     from ._request_rules import check_request as check_request
     from ._runtime_checks import check_runtime as check_runtime
     from ._session_checks import OutsideRecord as OutsideRecord
@@ -66,6 +67,7 @@ else:
             "._model_cases": "CaseCall ModelCase ModelReport Wired",
             "._model_checks": "check_model",
             "._model_recorded": "RecordedModel check_trace read_trace",
+            "._recording": "RecordingModel",
             "._request_rules": "check_request",
             "._runtime_checks": "check_runtime",
             "._session_checks": "OutsideRecord check_session",
