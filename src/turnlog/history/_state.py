@@ -172,9 +172,8 @@ class SessionState:
     final: tuple[str, str] | None = None
     """The call whose result ends the run, and the text of that result."""
     agent: str | None = None
-    """Who was asked last, or is to be asked first."""
     handed_to: str | None = None
-    """Who is asked next, since the conversation was handed over."""
+    """The agent that is asked next, after ``agent``, since the conversation was handed over."""
     handoffs: int = 0
     # the session
     schema_version: int | None = None
