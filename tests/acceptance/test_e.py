@@ -32,7 +32,8 @@ def test_an_error_has_a_code_a_message_and_what_to_branch_on() -> None:
 
 @pytest.mark.spec("E-1")
 def test_the_codes_are_those_of_the_page() -> None:
-    """The page beside the specification, where it lies there: code, category and whether to try again."""
+    """The page beside the specification, where it lies there: code, category and whether to try again. One
+    code is ours, for what that page has no name for."""
     page = shared_folder() / "errors.md"
     if not page.is_file():
         pytest.skip(f"no {page}")
@@ -42,6 +43,7 @@ def test_the_codes_are_those_of_the_page() -> None:
         for category, codes, again in rows
         for code in re.findall(r"[A-Z]\w+", codes)
     }
+    told["OutputTruncated"] = ("loop", False)
     assert {code: (info.category, info.retryable) for code, info in CODES.items()} == told
 
 

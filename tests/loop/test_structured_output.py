@@ -14,8 +14,20 @@ from pydantic import BaseModel
 
 from loop.scenarios import MortalStore, Stage
 from turnlog import Agent, Limits, ToolResult, tool
-from turnlog.contract import FINAL_ANSWER, AgentError, RunStarted, ToolPolicy, encode
+from turnlog.contract import (
+    FINAL_ANSWER,
+    AgentError,
+    CallArgs,
+    CallStart,
+    RunEndedEntry,
+    RunStarted,
+    StreamDone,
+    StreamStart,
+    ToolPolicy,
+    encode,
+)
 from turnlog.events import RunEnded
+from turnlog.loop import replay_entries
 from turnlog.models import ModelRequest
 from turnlog.testing import ScriptedModel, Turn
 from turnlog.tools import OutputType, ToolError
@@ -158,7 +170,7 @@ async def test_corrections_are_bounded(mode: str, limit: int) -> None:
 @pytest.mark.parametrize(
     ("reason", "code", "text"),
     [
-        ("length", "OutputInvalid", GOOD),
+        ("length", "OutputTruncated", GOOD),
         ("refusal", "ModelRefused", "I will not."),
         ("content_filter", "ModelContentFiltered", GOOD),
     ],
@@ -174,6 +186,37 @@ async def test_a_stopped_answer_is_an_error_and_never_half_an_object(
     assert caught.value.code == code and caught.value.meta == {"finish_reason": reason}
     assert model.calls == 1
     await check_replay(agent)
+
+
+@pytest.mark.spec("L-10", "D-5")
+async def test_a_final_call_that_is_cut_by_its_length_has_the_same_name() -> None:
+    chunks = [
+        StreamStart(model_id="m"),
+        CallStart(tool_call_id="1", tool_name=FINAL_ANSWER),
+        CallArgs(tool_call_id="1", args_text_delta='{"number": 7, "dol'),
+        StreamDone(finish_reason="length"),
+    ]
+    model = ScriptedModel([Turn(chunks=chunks)], features=FEATURES["tool"])
+    agent = Agent(model, store="memory:", output_type=Invoice)
+    with pytest.raises(AgentError) as caught:
+        await agent.run("Read it.", session="s")
+    assert caught.value.code == "OutputTruncated" and caught.value.meta == {"finish_reason": "length"}
+    assert model.calls == 1
+    await check_replay(agent)
+
+
+async def test_an_older_log_of_a_length_stop_replays() -> None:
+    """It has the error under the name that it had before."""
+    agent = Agent(
+        ScriptedModel([Turn(text=GOOD, finish_reason="length")]), store="memory:", output_type=Invoice
+    )
+    await agent.run("Read it.", session="s", check=False)
+    *before, end = await agent.store.load("s")
+    assert isinstance(end, RunEndedEntry) and end.payload.error is not None
+    for code, identical in (("OutputInvalid", True), ("ModelRefused", False)):
+        error = msgspec.structs.replace(end.payload.error, code=code)
+        older = msgspec.structs.replace(end, payload=msgspec.structs.replace(end.payload, error=error))
+        assert (await replay_entries([*before, older], "s")).identical is identical
 
 
 async def test_a_model_that_talks_instead_of_calling_is_told_what_to_call() -> None:

@@ -86,6 +86,7 @@ CODES: Mapping[str, CodeInfo] = {
         "RunStalled",
         "IllegalTransition",
         "OutputInvalid",
+        "OutputTruncated",
         "HookFailed",
         "ReplayMismatch",
         "ApprovalExpired",

@@ -109,17 +109,22 @@ def _check_output(state: SessionState, started: RunStarted) -> Effect:
     """An answer that was stopped is never read as half of what was asked for."""
     reason = state.output.payload.finish_reason if state.output is not None else ""
     if state.final is None and reason in _UNFINISHED:
-        code, words = _UNFINISHED[reason]
         said = state.output.payload.message.text.strip() if state.output is not None else ""
-        if said and reason == "refusal":
-            words = f"{words}; it said: {said[:200]}"
-        return EndRun(AgentError(code, words, meta={"finish_reason": reason}).to_info())
+        return EndRun(unfinished(reason, said))
     return CheckOutput(last=state.corrections >= started.limits.max_corrections)
+
+
+def unfinished(reason: str, said: str = "") -> ErrorInfo:
+    """The end of a run whose typed answer was stopped: by its length, by the model or by the provider."""
+    code, words = _UNFINISHED[reason]
+    if said and reason == "refusal":
+        words = f"{words}; it said: {said[:200]}"
+    return AgentError(code, words, meta={"finish_reason": reason}).to_info()
 
 
 _UNFINISHED = {
     "length": (
-        "OutputInvalid",
+        "OutputTruncated",
         "the answer reached its length limit before the output was whole; raise max_tokens, or ask for less",
     ),
     "refusal": ("ModelRefused", "the model refused to give the output"),

@@ -25,6 +25,7 @@ from turnlog.context import (
 )
 from turnlog.contract import (
     APPROVAL,
+    FINAL_ANSWER,
     AgentError,
     ApprovalDecided,
     ApprovalRequested,
@@ -60,7 +61,7 @@ from turnlog.tools import ToolAnswer
 
 from ._budget import Budget, Spent
 from ._compact import Recaps
-from ._decide import plan_retry
+from ._decide import plan_retry, unfinished
 from ._folds import Folds
 from ._handoff import Handoff, is_handed
 from ._options import joined
@@ -121,7 +122,8 @@ class LiveModel:
         mask = DeltaMask(self._secrets) if self._secrets.forms else None
         if mask is not None:
             deltas = mask.mask(deltas)
-        return deltas, LiveCollector(self._assembler(call.metadata.run_id), target, mask)
+        typed = call.state.started is not None and call.state.started.output_mode == "tool"
+        return deltas, LiveCollector(self._assembler(call.metadata.run_id), target, mask, typed)
 
     def _params(self, started: RunStarted | None) -> dict[str, Any]:
         given = (started.model_params if started else None) or {}
@@ -182,9 +184,14 @@ def _prompt_parts(call: ModelCall) -> list[PromptPart] | None:
 
 class LiveCollector:
     def __init__(
-        self, assembler: MessageAssembler, target: ModelInvocationDescriptor, mask: DeltaMask | None = None
+        self,
+        assembler: MessageAssembler,
+        target: ModelInvocationDescriptor,
+        mask: DeltaMask | None = None,
+        typed: bool = False,
     ) -> None:
-        self._mask = mask
+        """``typed``: the answer is to be given by a call."""
+        self._mask, self._typed = mask, typed
         self._assembler = assembler
         self._target = target
         self.consume = self._assembler.consume
@@ -203,8 +210,12 @@ class LiveCollector:
             cost = cost_of(target, usage)
             usage = assembler.usage = msgspec.structs.replace(usage, cost=cost)
         if assembler.error is not None:
+            error = error_of(assembler.error)
+            if self._typed and not error.retryable and error.code == "ModelProtocolError":
+                # The one break of the grammar that no second try repairs: a call was cut by its length.
+                error = unfinished("length") if repr(FINAL_ANSWER) in error.message else error
             return Outcome(
-                error=error_of(assembler.error),
+                error=error,
                 shown=assembler.shown,
                 partial=self.partial(),
                 usage=usage,

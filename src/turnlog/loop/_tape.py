@@ -17,6 +17,7 @@ from turnlog.contract import (
     CustomEntry,
     DeltaBatchEntry,
     Entry,
+    ErrorInfo,
     ModelCallStarted,
     ModelChangeEntry,
     ModelInput,
@@ -174,6 +175,8 @@ class Tape:
 
     def _says(self, entry: Entry) -> bytes:
         payload = entry.payload
+        if isinstance(payload, RunEnded) and payload.error is not None and _is_older_stop(payload.error):
+            payload = _replace(payload, error=_replace(payload.error, code="OutputTruncated"))
         if entry.seq > self._cut and isinstance(payload, ModelCallStarted):
             # An estimate learns from all the calls before.
             payload = _replace(payload, estimated_tokens=None)
@@ -203,6 +206,11 @@ class Tape:
             return
         self.mismatch = self.mismatch or (entry.seq, show_difference(expected, entry))
         raise AgentError("ReplayMismatch", f"entry {entry.seq} differs:\n{self.mismatch[1]}")
+
+
+def _is_older_stop(error: ErrorInfo) -> bool:
+    """A typed answer that reached its length limit, under the name that older logs have for it."""
+    return error.code == "OutputInvalid" and (error.meta or {}).get("finish_reason") == "length"
 
 
 def _is_cut(entry: Entry) -> bool:
