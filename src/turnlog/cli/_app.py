@@ -61,6 +61,7 @@ class Commands(click.Group):
         "delete": "_store",
         "memory": "_memory",
         "serve": "_serve",
+        "mcp": "_mcp",
         "doctor": "_store",
     }
 
@@ -283,6 +284,7 @@ _REPEATED = {
     "workspace": "--workspace",
     "sandbox": "--sandbox",
     "policy": "--policy",
+    "mcp_files": "--mcp",
     "store_url": "--store",
 }
 
