@@ -259,6 +259,14 @@ def test_coding_edits_a_file_when_a_person_agrees(tmp_path: Path) -> None:
 
 
 @pytest.mark.skipif(find_spec("mcp") is None, reason="needs the package mcp")
+def test_mcp_team(tmp_path: Path) -> None:
+    assert run(tmp_path, str(EXAMPLES / "mcp_team.py")) == "Maps show the way; we have 9.\n"
+    assert (tmp_path / "mcp_team.db").exists()
+    text = (EXAMPLES / "mcp_team.py").read_text()
+    glue = [line for line in text[text.index("async def main") :].splitlines() if line.strip()]
+    assert len(glue) <= 15
+
+
 def test_team(tmp_path: Path) -> None:
     shown = lines(run(tmp_path, str(EXAMPLES / "team" / "team.py")))
     assert shown[0] == "30 in stock. It costs 5 dollars."

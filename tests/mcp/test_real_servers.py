@@ -31,6 +31,12 @@ def python(module: str, *args: str, **options: Any) -> MCPServer:
     return MCPServer.stdio(sys.executable, "-m", module, *args, name=module, **options)
 
 
+def make_repository(folder: Path) -> None:
+    who = ["-c", "user.name=a", "-c", "user.email=a@b"]
+    for command in (["init", "-q"], [*who, "commit", "-q", "--allow-empty", "-m", "first"]):
+        subprocess.run(["git", *command], cwd=folder, check=True)
+
+
 @pytest.mark.spec("T-8")
 async def test_server_everything_shows_tools_resources_prompts_and_progress() -> None:
     server = node("mcp-server-everything", prefix="all_", resources=True, prompts=True)
@@ -81,13 +87,7 @@ async def test_server_filesystem_reads_and_writes_in_its_folder_alone(tmp_path: 
 
 @pytest.mark.spec("T-8")
 async def test_servers_for_python_speak_the_newer_protocol(tmp_path: Path) -> None:
-    for command in (
-        ["init", "-q"],
-        ["-c", "user.name=a", "-c", "user.email=a@b", "commit", "-q", "--allow-empty"],
-    ):
-        subprocess.run(
-            ["git", *command, *(["-m", "first"] if "commit" in command else [])], cwd=tmp_path, check=True
-        )
+    make_repository(tmp_path)
     servers = (python("mcp_server_time"), python("mcp_server_git", "--repository", str(tmp_path)))
     async with opened(*servers) as rig:
         assert (await rig.call("get_current_time", timezone="Europe/Oslo")).status == "success"
