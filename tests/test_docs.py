@@ -35,6 +35,7 @@ from turnlog.loop._agent_config import (
     RuntimeTable,
     ToolsTable,
 )
+from turnlog.mcp import MCPOptions
 from turnlog.models import BUILT_IN, ModelConfig, http, load_model, wire
 from turnlog.testing import Loopback, LoopbackAnswer, ScriptedModel, Turn
 from turnlog.tools import ToolOptions
@@ -352,6 +353,26 @@ def test_the_page_about_agents_as_tools_runs(folder: Path, capsys: pytest.Captur
         "billing says: You have 5 dollars back.\nbilling says: Any time.\n"
     )
     assert shown == expected
+
+
+def test_the_page_about_mcp_runs(
+    folder: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("XDG_CONFIG_HOME", str(folder / "config"))
+    run_page("docs/mcp.md")
+    assert capsys.readouterr().out.splitlines() == [
+        "Four rooms are free.",
+        "awaiting_human",
+        "hotel asks: For whom is the room?",
+        "Booked for Ada.",
+        "True",
+        "hotel://rules No dogs.",
+        "letter ('guest',)",
+        "Write a letter to Ada.",
+        "new 1",
+    ]
+    listed = {name for row in table(page("docs/mcp.md"), "option") for name in code(row[0])}
+    assert listed == set(MCPOptions.__annotations__)
 
 
 def test_the_page_about_files_runs(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:

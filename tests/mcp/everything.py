@@ -6,8 +6,11 @@ import asyncio
 import logging
 import os
 import sys
+from typing import Annotated
 
 from mcp.server.mcpserver import Context, MCPServer
+from mcp.server.mcpserver.resolve import Elicit, Resolve
+from pydantic import BaseModel
 
 server = MCPServer("everything")
 logging.disable(logging.WARNING)  # of names that are odd on purpose
@@ -35,6 +38,20 @@ def fail() -> str:
 def die() -> str:
     """Ends the server in the middle of the call."""
     os._exit(3)
+
+
+class Guest(BaseModel):
+    name: str
+
+
+def who() -> Elicit[Guest]:
+    return Elicit("For whom?", Guest)
+
+
+@server.tool()
+def book(guest: Annotated[Guest, Resolve(who)]) -> str:
+    """Asks a person."""
+    return f"booked for {guest.name}"
 
 
 @server.tool()

@@ -15,9 +15,10 @@ from typing import Any
 import pytest
 
 from mcp_rig import opened
+from turnlog import Agent
 from turnlog.contract import AgentError
 from turnlog.mcp import MCPServer
-from turnlog.testing import check_toolset
+from turnlog.testing import ScriptedModel, Turn, check_toolset
 from turnlog.tools import ToolRegistry
 
 SERVER = str(Path(__file__).with_name("everything.py"))
@@ -163,3 +164,25 @@ async def test_two_servers_with_the_same_tools_need_prefixes() -> None:
         assert (await rig.call("a_add", a=1, b=1)).content == (await rig.call("b_add", a=1, b=1)).content
         found = rig.registry.get("b_add")
         assert found is not None and found.requires_approval
+
+
+@pytest.mark.parametrize("restart", [False, True], ids=["same process", "another process"])
+async def test_a_question_of_the_newer_protocol_is_answered_also_after_a_restart(
+    tmp_path: Path, restart: bool
+) -> None:
+    store, call = f"sqlite:{tmp_path / 'log.db'}", Turn(tool_calls=[{"name": "book", "arguments": {}}])
+    server = stdio(name="hotel")
+    async with Agent(ScriptedModel([call, "Booked."]), tools=[server], store=store) as agent:
+        assert (await agent.run("Book.", session="s")).status == "awaiting_human"
+        session = agent.session("s")
+        [question] = await session.questions()
+        assert question.question == "hotel asks: For whom?"
+        await session.answer(question, {"name": "Ada"}, by="ann")
+        if restart:
+            await server.close()  # its key for what it gave to the client is gone with its process
+        result = await session.resume()
+        assert result is not None and result.text == "Booked."
+        entries = await session.entries()
+        results = next(entry.payload for entry in entries if entry.kind == "tool_results")
+        assert results.message.tool_results[0].payload.text == "booked for Ada"
+        assert (await session.replay()).identical

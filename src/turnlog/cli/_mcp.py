@@ -15,9 +15,7 @@ from ._app import err, json_option, out, write_json
 from ._text import plain, safe
 
 
-@click.group(
-    "mcp", short_help="Serve an agent over MCP; trust files of servers.", invoke_without_command=True
-)
+@click.group("mcp", short_help="Serve an agent over MCP, or trust servers.", invoke_without_command=True)
 @click.option("--agent", "-a", "agent_name", metavar="MODULE:NAME", help="The agent to serve.")
 @click.option(
     "--http", "port", metavar="PORT", type=click.IntRange(1, 65535), help="Serve over HTTP instead."
