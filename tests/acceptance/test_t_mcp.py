@@ -50,10 +50,8 @@ async def test_an_agent_is_a_server_and_servers_of_both_kinds_are_ordinary_tools
     )
     with served_over_http(tmp_path) as url:
         over_http = MCPServer.http(url, prefix="b_", requires_approval=True)
-        asked_for = asks_for(
-            call("a_clerk", input="Hello?"), call("b_clerk", input="Anybody?"), call("a_clerk")
-        )
-        model = ScriptedModel([asked_for, "Two clerks answered."])
+        calls = [call("a_clerk", input="Hello?"), call("b_clerk", input="Anybody?"), call("a_clerk")]
+        model = ScriptedModel([asks_for(*calls), "Two clerks answered."])
         agent = Agent(model, tools=[over_pipes, over_http], store="memory:")
         assert (await agent.run("Ask the clerks.", session="s")).status == "awaiting_human"
         [asked] = await agent.pending()
