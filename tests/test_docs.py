@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import asyncio
 import json
 import os
@@ -22,6 +23,8 @@ from turnlog.contract import (
     CODES,
     FINISH_REASONS,
     TRANSITIONS,
+    AgentError,
+    ExecutionEnv,
     ModelParams,
     RetryPolicy,
     user_message,
@@ -37,6 +40,7 @@ from turnlog.loop._agent_config import (
 )
 from turnlog.mcp import MCPOptions
 from turnlog.models import BUILT_IN, ModelConfig, http, load_model, wire
+from turnlog.runtime import probe_sandbox
 from turnlog.testing import Loopback, LoopbackAnswer, ScriptedModel, Turn
 from turnlog.tools import ToolOptions
 
@@ -387,6 +391,28 @@ def test_the_page_about_hooks_runs(folder: Path, capsys: pytest.CaptureFixture[s
     shown = capsys.readouterr().out
     for words in ("Done.\n{'to': 'Ann', 'amount': 100} guard\n", "Then not.\n", "./guard.sh []\n"):
         assert words in shown, words
+
+
+def test_the_policy_table_is_the_policy() -> None:
+    fields = {code(row[0])[0]: code(row[1])[0] for row in table(page("docs/runtime.md"), "field")}
+    expected = {field.name: field.default for field in msgspec.structs.fields(ExecutionEnv)}
+    expected["variables"] = {}
+    assert {key: ast.literal_eval(value) for key, value in fields.items()} == expected
+
+
+def test_the_page_about_the_runtime_runs(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    if sys.platform != "linux":
+        pytest.skip("LocalRuntime needs Linux")
+    (folder / "work" / "build").mkdir(parents=True)
+    try:
+        asyncio.run(probe_sandbox())
+    except AgentError as error:
+        pytest.skip(error.message)
+    run_page("docs/runtime.md")
+    said = capsys.readouterr().out
+    assert "milk" in said and "/usr/mine" in said
+    assert "One line." in said
+    assert "stdout hello Ann\n0\n" in said
 
 
 def run_page(name: str) -> dict[str, Any]:

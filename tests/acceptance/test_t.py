@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import socket
+import sys
 import threading
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -13,7 +15,7 @@ import pytest
 
 from acceptance.desk import Desk, asks_for, call, results_in
 from turnlog import Agent, AgentError, ToolContext, ToolResult, tool
-from turnlog.contract import StoredEntry, ToolPolicy, encode
+from turnlog.contract import ExecutionEnv, StoredEntry, ToolPolicy, encode
 from turnlog.runtime import LocalRuntime
 from turnlog.testing import FakeRuntime, ScriptedModel, Turn, VirtualClock
 from turnlog.tools import code_tools
@@ -250,6 +252,53 @@ async def test_a_sync_tool_does_not_hold_up_the_loop() -> None:
     assert other.text == "The loop goes on." and not run.done()
     release.set()
     assert (await run).text == "Ok."
+
+
+@pytest.mark.spec("T-6")
+async def test_a_runtime_tells_its_state_runs_commands_and_keeps_its_policy(tmp_path: Path) -> None:
+    (tmp_path / "out").mkdir()
+    policy = ExecutionEnv(writable_roots=("out",), timeout=30, max_memory=200_000_000)
+    runtime = LocalRuntime(tmp_path, policy=policy)
+    assert runtime.status == "idle"
+    connecting = asyncio.create_task(runtime.connect())
+    await asyncio.sleep(0)
+    assert runtime.status == "connecting"
+    try:
+        await connecting
+    except AgentError as error:
+        pytest.skip(error.message)
+    assert runtime.status == "ready" and runtime.sandbox in ("workspace", "landlock")
+    assert {"run", "stdin", "files"} <= runtime.capabilities()
+    assert await runtime.get_init_data() == await runtime.get_init_data()
+    assert await runtime.get_hints() == {}
+    inside = await runtime.execute("echo x > out/a; echo x > b; cat out/a")
+    assert inside.stdout == "x\n" and "b" in inside.stderr and not (tmp_path / "b").exists()
+    await runtime.write("out/c", b"x")
+    with pytest.raises(AgentError, match="writable"):
+        await runtime.write("b", b"x")
+    python = [sys.executable, "-I", "-S", "-c"]
+    with socket.create_server(("127.0.0.1", 0)) as service:
+        ask = f"import socket; socket.create_connection(('127.0.0.1', {service.getsockname()[1]}), 5)"
+        assert (await runtime.execute([*python, ask])).exit_code == 1, "the network is denied"
+    assert (await runtime.execute("sleep 600", timeout=0.1)).reason == "timed_out"
+    assert "MemoryError" in (await runtime.execute([*python, "bytearray(400_000_000)"])).stderr
+    await runtime.close()
+    assert runtime.status == "closed"
+
+
+@pytest.mark.spec("T-6")
+async def test_where_there_is_no_sandbox_the_runtime_says_so_and_refuses_unless_told_otherwise(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("PATH", str(tmp_path / "empty"))  # no bubblewrap is found
+    runtime = LocalRuntime(tmp_path, level="workspace")
+    with pytest.raises(AgentError, match="is not installed") as caught:
+        await runtime.connect()
+    assert caught.value.code == "RuntimeUnavailable" and runtime.status == "failed"
+    monkeypatch.undo()
+    async with LocalRuntime(tmp_path, level="none") as told:
+        assert told.sandbox is None and (await told.get_init_data())["sandbox"] == "none"
+        assert (await told.execute("echo here")).stdout == "here\n"
 
 
 @pytest.mark.spec("T-7")
