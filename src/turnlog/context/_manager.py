@@ -291,6 +291,8 @@ class ProjectionContext(ContextManager):
         return {"summary": told.get("summary"), "gist": told.get("gist"), "added": live}
 
     def preview(self, text: str, handle: str) -> str | None:
+        if is_short(self.projection, text):
+            return None
         return preview_result(self.projection, text, handle, window=self._window())
 
     @property
@@ -418,13 +420,20 @@ def preview_result(
     ``handle`` says how the model gets the rest, such as the path of the artifact that holds it. ``window`` is
     the model's own, in tokens, where the caller knows it: one result takes only a small part of it.
     """
-    size, meter, allowed = len(text.encode()), projection.meter, projection.options.preview_at
+    if is_short(projection, text):
+        return None
+    allowed = projection.options.preview_at
     if allowed is None:
-        if size <= meter.weight(_LEAST_SHARE):
-            return None  # whatever the window is
         allowed = share_of(FoldPlanner(projection).window() if window is None else window, PREVIEW)
-    limit = meter.weight(allowed)
-    return make_preview(text, limit, handle) if size > limit else None
+    limit = projection.meter.weight(allowed)
+    return make_preview(text, limit, handle) if len(text.encode()) > limit else None
+
+
+def is_short(projection: Projection, text: str) -> bool:
+    """Whether a result is sent whole, whatever the window is."""
+    if projection.options.preview_at is not None:
+        return False
+    return len(text.encode()) <= projection.meter.weight(_LEAST_SHARE)
 
 
 def share_of(window: int | None, most: int) -> int:

@@ -266,7 +266,7 @@ def parse_arguments(raw: str) -> ParsedArguments:
     if not raw.strip():
         return ParsedArguments({}, warning="no arguments were sent; taken as {}")
     try:
-        found: object = json.loads(raw, object_pairs_hook=_unique, parse_constant=_no_constant)
+        found: object = _read_arguments(raw)
         if not isinstance(found, dict):
             return ParsedArguments(None, f"expected a JSON object, found {_json_name(found)}")
         value = cast("JsonObject", found)
@@ -293,6 +293,9 @@ def _unique(pairs: list[tuple[str, Any]]) -> JsonObject:
 
 def _no_constant(name: str) -> NoReturn:
     raise ValueError(f"{name} is not JSON")
+
+
+_read_arguments = json.JSONDecoder(object_pairs_hook=_unique, parse_constant=_no_constant).decode
 
 
 def _json_name(value: object) -> str:

@@ -3,11 +3,14 @@ about all sessions."""
 
 from __future__ import annotations
 
+import asyncio
 import os
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from datetime import UTC, datetime
+from functools import wraps
 from pathlib import Path
-from typing import Any, NamedTuple, TypeVar
+from types import CoroutineType
+from typing import Any, NamedTuple, ParamSpec, TypeVar
 
 import msgspec
 
@@ -54,6 +57,23 @@ def remember(cache: dict[K, V], key: K, value: V) -> None:
     if len(cache) >= KNOWN_SESSIONS and key not in cache:
         del cache[next(iter(cache))]
     cache[key] = value
+
+
+P = ParamSpec("P")
+
+
+def uncut(begin: Callable[P, asyncio.Future[None]]) -> Callable[P, CoroutineType[Any, Any, None]]:
+    """Makes a store's ``append`` of a function that starts a write which nothing can cut in two.
+
+    A session then needs no task to protect the write from being cancelled: it waits for the future.
+    """
+
+    @wraps(begin)
+    async def append(*args: P.args, **kwargs: P.kwargs) -> None:
+        await begin(*args, **kwargs)
+
+    append.begin = begin  # pyright: ignore[reportAttributeAccessIssue]
+    return append
 
 
 def absolute(path: str | Path) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import threading
 from collections.abc import Callable, Mapping, Sequence
 from copy import copy
@@ -33,6 +34,7 @@ from ._base import (
     no_blob,
     not_found,
     tail_of,
+    uncut,
     with_digest,
 )
 from ._blank import blobs_in, title_of
@@ -66,7 +68,8 @@ class MemoryStore(RowStore):
         self._controls = Controls()
         self._lock = threading.Lock()
 
-    async def append(
+    @uncut
+    def append(
         self,
         session_id: str,
         batch: Sequence[StoredEntry],
@@ -75,8 +78,22 @@ class MemoryStore(RowStore):
         lease: Lease | None = None,
         digest: SessionDigest | None = None,
         blobs: Sequence[bytes] = (),
-    ) -> None:
+    ) -> asyncio.Future[None]:
         check_batch(session_id, batch, expected_tail)
+        self._append(session_id, batch, expected_tail, lease, digest, blobs)
+        done: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        done.set_result(None)
+        return done
+
+    def _append(
+        self,
+        session_id: str,
+        batch: Sequence[StoredEntry],
+        expected_tail: int,
+        lease: Lease | None,
+        digest: SessionDigest | None,
+        blobs: Sequence[bytes],
+    ) -> None:
         updated_at, _ = tail_of(batch)
         with self._lock:
             log = self._logs.get(session_id) or _Log()

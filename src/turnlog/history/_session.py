@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Iterable, Iterator, Sequence
+from functools import partial
 from logging import DEBUG, getLogger
 from typing import Any, Protocol, TypeVar, cast, overload
 
@@ -274,10 +275,12 @@ class Session(Appends):
             if len(self._entries) < target:
                 self._writing, self._staged = self._staged, []
                 blobs, self._blobs = list(self._blobs.values()), {}
-                # In a task, so that a run that is cancelled cannot cut a write in two.
+                # A future of its own, so that a run that is cancelled cannot cut a write in two.
                 write: asyncio.Future[None]
                 try:
-                    append = self.store.append(
+                    append: Any = self.store.append
+                    begin = getattr(append, "begin", None)
+                    done = (append if begin is None else partial(begin, append.__self__))(
                         self.session_id,
                         [sealed.stored for sealed in self._writing],
                         expected_tail=len(self._entries),
@@ -285,7 +288,7 @@ class Session(Appends):
                         digest=digest_of(self.state),
                         blobs=blobs,
                     )
-                    write = asyncio.ensure_future(append)
+                    write = asyncio.ensure_future(done)
                 except Exception as error:  # a store that cannot be called so
                     write = asyncio.get_running_loop().create_future()
                     write.set_exception(error)
@@ -392,7 +395,7 @@ class Session(Appends):
 
     async def _finish(self, write: asyncio.Future[None]) -> None:
         """Wait for ``write`` to its end, however often that is cancelled: then log and memory agree."""
-        interrupted = await _outlast(write)
+        interrupted = await _outlast(write) if not write.done() else await _give_way()
         if write.cancelled():  # by one who cancels every task there is; it may have arrived
             self._drop()
             raise asyncio.CancelledError
@@ -469,6 +472,15 @@ async def _outlast(task: asyncio.Future[Any]) -> asyncio.CancelledError | None:
         except BaseException:
             break
     return interrupted
+
+
+async def _give_way() -> asyncio.CancelledError | None:
+    """One turn for others: a run that waits for nothing must not keep the event loop to itself."""
+    try:
+        await asyncio.sleep(0)
+    except asyncio.CancelledError as error:
+        return error
+    return None
 
 
 def _seal_after(

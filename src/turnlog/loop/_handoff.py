@@ -132,7 +132,8 @@ class Speakers:
             instructions = next.defaults.instructions or ""
             if instructions != (state.system_prompt or ""):
                 self._session.set_system_instruction(instructions)
-        await self._tools.refresh()
+        if (reading := self._tools.refresh()) is not None:
+            await reading
 
     def specs(self, state: SessionState) -> Sequence[ToolSpec]:
         return self._tools.specs(state)

@@ -99,7 +99,14 @@ class LiveTools:
         self._stopping = False
         self._news: asyncio.Queue[ToolNews] = asyncio.Queue()
 
-    async def refresh(self) -> None:
+    def refresh(self) -> Awaitable[None] | None:
+        share = self._world.share
+        has_notes = share is not None and share.notes is not None
+        # A registry of the user's own need not know whether it is fresh.
+        is_fresh = getattr(self._registry, "is_fresh", False)
+        return self._refresh() if has_notes or not is_fresh else None
+
+    async def _refresh(self) -> None:
         await self._registry.refresh()
         share = self._world.share
         if share is not None and share.notes is not None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import asyncio
 import inspect
-from collections.abc import AsyncGenerator, Callable, Sequence
+from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
 from contextlib import suppress
 from contextvars import ContextVar
 from dataclasses import dataclass, field
@@ -205,9 +205,9 @@ ToolNews: TypeAlias = Progress | Finished | Restart
 class ToolPort(Protocol):
     """The tools of a run. A tool that fails is an answer, never an exception."""
 
-    async def refresh(self) -> None:
-        """Open toolsets that are not open yet, and read again those that changed. Raises ``AgentError`` when
-        one cannot be opened."""
+    def refresh(self) -> Awaitable[None] | None:
+        """Open toolsets that are not open yet, and read again those that changed; None when nothing is to be
+        done. Raises ``AgentError`` when one cannot be opened."""
         ...
 
     def specs(self, state: SessionState) -> Sequence[ToolSpec]:

@@ -190,7 +190,7 @@ class RecordedTools:
         self._session = session
         self._running: dict[str, CallState] = {}
 
-    async def refresh(self) -> None:
+    def refresh(self) -> None:
         """Takes in the instructions of the agent that the conversation was handed to."""
         due = self._session.state.handed_to is not None and not self._tape.ended
         if due and isinstance(self._tape.peek(), SystemPromptEntry):

@@ -327,8 +327,9 @@ class Runner:
             role=_role(self.session),
             trace_id=started.trace_id if (started := self.session.state.started) is not None else None,
         )
-        with self._scope:
-            await self.ports.tools.refresh()
+        if (reading := self.ports.tools.refresh()) is not None:
+            with self._scope:
+                await reading
         context, target = stage_call(self.session, self.ports, order, metadata)
         told = await self.flush()
         self._call = CallInProgress(order, metadata, context, target)
@@ -373,8 +374,9 @@ class Runner:
     async def _begin_tools(self, order: RunTools) -> list[RunEvent]:
         self.outbox.go("tool_running")
         check_aborted(order.calls)
-        with self._scope:
-            await self.ports.tools.refresh()
+        if (reading := self.ports.tools.refresh()) is not None:
+            with self._scope:
+                await reading
         self._queue = ToolQueue(self.session, self.ports, self._home, order.calls)
         return await self._run_tools(self._queue)
 

@@ -146,10 +146,9 @@ class RunStream(Generic[T]):
 
     async def result(self, *, check: bool = True) -> RunResult[T]:
         """Drive the run to its end. Raises its ``AgentError`` when it failed, unless ``check`` is False."""
+        self._ready.clear()
         with suppress(StopAsyncIteration):
-            while True:
-                await self.next_event()
-                self._ready.clear()
+            await self.next_event(unread=True)
         return self.finished(check=check)
 
     def finished(self, *, check: bool = True) -> RunResult[T]:
@@ -160,8 +159,9 @@ class RunStream(Generic[T]):
             raise AgentError("ConfigInvalid", f"session {self.session_id} has no open run to resume")
         return checked(self._result) if check else self._result
 
-    async def next_event(self) -> RunEvent:
-        """The next event. Raises ``StopAsyncIteration`` behind the last one."""
+    async def next_event(self, *, unread: bool = False) -> RunEvent:
+        """The next event. Raises ``StopAsyncIteration`` behind the last one; with ``unread`` nobody reads
+        them, and the run is driven to its end."""
         ready = self._ready
         if ready:
             return ready.popleft()
@@ -184,7 +184,8 @@ class RunStream(Generic[T]):
                         for event in told:
                             await drive.tell(event)
                     drive.opened.hub.publish(told)
-                    ready.extend(told)
+                    if not unread:
+                        ready.extend(told)
                 if drive.runner.result is not None:
                     await self._finish(drive)
         except BaseException:
@@ -257,6 +258,11 @@ class RunStream(Generic[T]):
         finally:
             self._reading = False
             await self._finish(drive)
+
+    async def let_go(self) -> None:
+        """Free the session and leave the run open in the log, to be resumed."""
+        if self._drive is not None and not self._over:
+            await self._finish(self._drive)
 
     def abandon(self) -> None:
         """The reader was dropped: end the run as soon as its event loop lets us."""
@@ -375,6 +381,11 @@ class Run(Generic[T]):
         self._task = asyncio.create_task(self._drive(), name=f"turnlog run {self.run_id}")
 
     async def _drive(self) -> RunResult[T]:
+        try:
+            await asyncio.sleep(0)
+        except asyncio.CancelledError:  # the event loop ended: the run stays as it was submitted
+            await self._stream.let_go()
+            raise
         async with self._stream:
             return await self._stream.result(check=False)
 

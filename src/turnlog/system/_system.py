@@ -9,18 +9,24 @@ import time
 class SystemClock:
     """Wall-clock text in UTC and a monotonic counter."""
 
-    __slots__ = ("_millis", "_text")
+    __slots__ = ("_millis", "_second", "_text")
 
     def __init__(self) -> None:
         self._millis = -1
         self._text = ""
+        self._second = (-1, "")
 
     def now(self) -> str:
         millis = time.time_ns() // 1_000_000
         if millis != self._millis:  # a burst of deltas shares one millisecond
             seconds, rest = divmod(millis, 1000)
-            self._text = time.strftime("%Y-%m-%dT%H:%M:%S", time.gmtime(seconds)) + f".{rest:03d}Z"
+            second, words = self._second
+            if seconds != second:
+                words = time.strftime("%Y-%m-%dT%H:%M:%S", time.gmtime(seconds))
+                self._second = (seconds, words)
+            self._text = text = f"{words}.{rest:03d}Z"
             self._millis = millis
+            return text
         return self._text
 
     def monotonic(self) -> float:

@@ -191,6 +191,12 @@ class ToolAnswer:
             case list():
                 return "\n".join(_part_text(part) for part in self.content)
 
+    def timed(self, elapsed_ms: int) -> ToolAnswer:
+        """Self with the time it took."""
+        copy: ToolAnswer = object.__new__(type(self))
+        copy.__dict__.update(self.__dict__, elapsed_ms=elapsed_ms)  # every call passes here: no replace
+        return copy
+
     def noted(self, note: str) -> ToolAnswer:
         """Self with a line added at the end of what the model sees."""
         match self.content:

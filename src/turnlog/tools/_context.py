@@ -6,7 +6,7 @@ import asyncio
 import threading
 import types
 from collections.abc import Callable
-from dataclasses import InitVar, dataclass, field, replace
+from dataclasses import InitVar, dataclass, field
 from typing import (
     TYPE_CHECKING,
     Annotated,
@@ -207,7 +207,9 @@ class ToolContext(Generic[Deps]):
 
 def changed(ctx: ToolContext, **changes: Any) -> ToolContext:
     """A copy with other facts and the same listener."""
-    return replace(ctx, on_progress=ctx._sink, **changes)  # pyright: ignore[reportPrivateUsage]
+    copy: ToolContext = object.__new__(type(ctx))
+    copy.__dict__.update(ctx.__dict__, _channel=None, **changes)
+    return copy
 
 
 def opened(ctx: ToolContext) -> tuple[ToolContext, Channel]:

@@ -7,7 +7,7 @@ import contextlib
 import difflib
 import inspect
 import logging
-from collections.abc import AsyncGenerator, Awaitable, Callable
+from collections.abc import Awaitable, Callable
 from dataclasses import replace
 from typing import Any, Literal
 
@@ -103,7 +103,7 @@ class ToolExecutor:
         if answer.traceback is not None:
             _log.debug("%s of tool %r failed:\n%s", call.tool_call_id, call.tool_name, answer.traceback)
         elapsed = max(round((self._clock.monotonic() - started) * 1000), 0)
-        return replace(answer, elapsed_ms=elapsed)
+        return answer.timed(elapsed)
 
     async def reconcile(
         self,
@@ -211,7 +211,7 @@ class ToolExecutor:
             delay = min(_BASE_DELAY * 2**number, _MAX_DELAY)
             if isinstance(answer.cause, ToolError) and answer.cause.retry_after is not None:
                 delay = max(answer.cause.retry_after, 0.0)
-            async with self._signal(ctx.tool_call_id) as signal:
+            with self._signal(ctx.tool_call_id) as signal:
                 await race(self._clock, {signal}, delay)
                 if signal.done():
                     return ToolAnswer.failed("ToolCancelled", f"{tool.name!r}: {signal.result()}")
@@ -220,7 +220,7 @@ class ToolExecutor:
     async def _once(self, tool: Tool, bound: Bound, ctx: ToolContext) -> ToolAnswer:
         ctx, channel = opened(ctx)
         limit = tool.max_output or self._max_output
-        async with self._signal(ctx.tool_call_id) as signal:
+        with self._signal(ctx.tool_call_id) as signal:
             body = Body(tool, bound.kwargs, ctx, channel, self._threads, limit)
             try:
                 answer = await self._watch(tool, body, signal, limit)
@@ -287,18 +287,29 @@ class ToolExecutor:
         text, whole = cut(clean(words), limit)
         return replace(ToolAnswer.failed(code, text), artifact=whole)
 
-    @contextlib.asynccontextmanager
-    async def _signal(self, call_id: str) -> AsyncGenerator[asyncio.Future[str]]:
-        """What :meth:`cancel` sets while a call is under way."""
-        signal: asyncio.Future[str] = asyncio.get_running_loop().create_future()
-        signals = self._signals.setdefault(call_id, set())
-        signals.add(signal)
-        try:
-            yield signal
-        finally:
-            signals.discard(signal)
-            if not signals and self._signals.get(call_id) is signals:
-                del self._signals[call_id]
+    def _signal(self, call_id: str) -> _Signal:
+        return _Signal(self._signals, call_id)
+
+
+class _Signal:
+    """What ``cancel`` sets while a call is under way."""
+
+    __slots__ = ("_all", "_call_id", "_signal")
+
+    def __init__(self, all: dict[str, set[asyncio.Future[str]]], call_id: str) -> None:
+        self._all = all
+        self._call_id = call_id
+        self._signal: asyncio.Future[str] = asyncio.get_running_loop().create_future()
+
+    def __enter__(self) -> asyncio.Future[str]:
+        self._all.setdefault(self._call_id, set()).add(self._signal)
+        return self._signal
+
+    def __exit__(self, *_: object) -> None:
+        signals = self._all[self._call_id]
+        signals.discard(self._signal)
+        if not signals:
+            del self._all[self._call_id]
 
 
 def _ending(tool: Tool, answer: ToolAnswer) -> ToolAnswer:

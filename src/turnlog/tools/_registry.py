@@ -205,18 +205,23 @@ class ToolRegistry:
 
     # ── toolsets ──
 
+    @property
+    def is_fresh(self) -> bool:
+        """Whether all toolsets are open and as they were last read."""
+        for source in self._sources:
+            if not source.is_open or source.version != source.toolset.version:
+                return False
+        return True
+
     async def refresh(self) -> None:
         """Open toolsets that are not open yet, and read again those whose ``version`` has grown.
 
         Raises ``ConfigInvalid`` when two tools have one name, and what a toolset raises; the tools are then
         those of before.
         """
-        sources = self._sources
-        for source in sources:
-            if not source.is_open or source.version != source.toolset.version:
-                break
-        else:
+        if self.is_fresh:
             return
+        sources = self._sources
         async with self._alone():
             try:
                 for source in sources:

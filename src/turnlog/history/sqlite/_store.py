@@ -6,6 +6,7 @@ appends that wait at the same time share one transaction, and each succeeds or f
 
 from __future__ import annotations
 
+import asyncio
 import os
 import weakref
 from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
@@ -39,6 +40,7 @@ from .._base import (
     not_found,
     remember,
     tail_of,
+    uncut,
 )
 from .._blank import blobs_in, title_of
 from .._sql import Row, Script, SqlStore
@@ -76,7 +78,8 @@ class SqliteStore(SqlStore):
         self._reading = Worker("turnlog-sqlite-reader")
         _open_stores.add(self)
 
-    async def append(
+    @uncut
+    def append(
         self,
         session_id: str,
         batch: Sequence[StoredEntry],
@@ -85,11 +88,11 @@ class SqliteStore(SqlStore):
         lease: Lease | None = None,
         digest: SessionDigest | None = None,
         blobs: Sequence[bytes] = (),
-    ) -> None:
+    ) -> asyncio.Future[None]:
         check_batch(session_id, batch, expected_tail)
         until = 0.0 if lease is None else self._now() + lease.ttl
         tail = tail_of(batch)
-        await self._writing.submit(
+        return self._writing.submit(
             AppendJob(self._writer, session_id, batch, expected_tail, tail, lease, until, digest, blobs)
         )
 
