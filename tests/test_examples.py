@@ -6,6 +6,7 @@ import json
 import os
 import re
 import runpy
+import shutil
 import signal
 import subprocess
 import sys
@@ -274,6 +275,28 @@ def test_team(tmp_path: Path) -> None:
     folds = re.fullmatch(r"\d+ entries, (\d+) folds", shown[1])
     assert folds is not None and int(folds[1]) > 1
     assert shown[2:] == ["41 sessions, one for each question to the buyer", "replayed: identical"]
+
+
+@pytest.mark.spec("L-11")
+def test_research_team(tmp_path: Path) -> None:
+    shown = lines(run(tmp_path, str(EXAMPLES / "research_team.py")))
+    assert shown[0] == "publisher: Finding food: Bees dance, and ants follow scents."
+    assert sorted(shown[1:3]) == [
+        'researcher {"fact": "Ants lay trails of scent.", "sure": true}',
+        'researcher {"fact": "Bees dance to tell where food is.", "sure": true}',
+    ]
+    assert shown[3:] == ["replayed: identical"] * 3
+
+
+def test_record_and_replay(tmp_path: Path) -> None:
+    folder = tmp_path / "record"
+    shutil.copytree(EXAMPLES / "record", folder)
+    command = ("-m", "pytest", "-q", "-p", "no:cacheprovider", "-p", "turnlog.testing.pytest_plugin")
+    alone = {"PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1"}
+    assert "1 passed" in run(folder, *command, **alone)
+    test = folder / "test_desk.py"
+    test.write_text(test.read_text().replace("The weather of tomorrow.", "The weather of today."))
+    assert "the description of tool 'forecast' changed" in run(folder, *command, code=1, **alone)
 
 
 MIGRATE = EXAMPLES / "migrate"

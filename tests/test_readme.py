@@ -167,6 +167,7 @@ def serve_for_a_moment(line: str, folder: Path) -> None:
 def test_every_command_shown_runs(tmp_path: Path) -> None:
     (tmp_path / "answers.json").write_text(json.dumps({"turns": ["Hello.", "Fine."], "default": "Bye."}))
     (tmp_path / "notes.txt").write_text("Buy milk.")
+    (tmp_path / "messages.json").write_text(json.dumps([{"role": "user", "content": "Buy milk."}]))
     ran: list[str] = []
     for line in commands():
         if line.startswith("serve"):

@@ -15,6 +15,8 @@ import msgspec
 from turnlog.assembly import MessageAssembler
 from turnlog.context import explain
 from turnlog.contract import (
+    READ_ARTIFACT,
+    RECALL,
     AgentError,
     CallArgs,
     CallEnd,
@@ -126,6 +128,7 @@ def describe(
         "tools": [
             {"name": spec.name, "description": spec.description, "parameters": spec.parameter_schema}
             for spec in specs
+            if spec.name not in (RECALL, READ_ARTIFACT)  # ours, and worded anew now and then
         ],
         "params": {name: value for name, value in sorted(params.items()) if name != "role"},
         "toolChoice": tool_choice,
