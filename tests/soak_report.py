@@ -7,6 +7,7 @@ from typing import Any
 _KINDS = {
     "crashes": ("single crashes", "double crashes", "failures"),
     "seeds": ("seeds", "failures"),
+    "small windows": ("turns", "calls answered", "calls refused", "folds"),
 }
 
 
