@@ -112,6 +112,26 @@ async def test_what_it_costs_is_counted() -> None:
     await stage.check()
 
 
+@pytest.mark.spec("C-6", "O-2")
+async def test_what_one_costs_of_which_nothing_came_is_counted() -> None:
+    stage, without = ContextStage(), ContextStage()
+    turn = Turn(tool_calls=[call("stock", hall=9)], usage=USAGE)
+    scribe = ScriptedModel([turn], default=AgentError("ModelOverloaded", "busy"))
+    result = await stage.play(halls(3), recap=scribe).run("Count.", session=SESSION)
+    plain = await without.play(halls(3)).run("Count.", session=SESSION)
+    assert result.usage is not None and plain.usage is not None
+    assert result.usage.total_tokens == plain.usage.total_tokens + USAGE.total_tokens
+    entries = await stage.check()
+    failed = [entry.payload for entry in entries if entry.kind == "custom"]
+    assert failed[0].name == "turnlog.recap_failed" and "usage" in failed[0].data
+    state = AgentState.from_entries(entries)
+    assert state.token_usage is not None and state.token_usage.total_tokens == result.usage.total_tokens
+    later = await stage.play([Turn(text="Again.")]).run("And now?", session=SESSION)
+    state = AgentState.from_entries(await stage.entries())
+    assert state.token_usage is not None and later.usage is not None
+    assert state.token_usage.total_tokens == result.usage.total_tokens + later.usage.total_tokens
+
+
 @pytest.mark.spec("C-6", "L-7")
 async def test_a_run_never_waits_for_it_and_closing_the_agent_leaves_nothing_behind() -> None:
     stage = ContextStage()

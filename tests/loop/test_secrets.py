@@ -248,3 +248,18 @@ async def test_a_decision_cannot_put_a_secret_into_a_call() -> None:
     await agent.resume(SESSION)
     assert stage.effects == ["send bob: x"]
     assert OWN not in await log_of(stage)
+
+
+async def test_the_adapter_gets_the_state_of_a_call_as_it_was_given_and_the_log_a_mask() -> None:
+    stage = Stage()
+    model = KeyModel([Turn(text="one"), Turn(text="two")], clock=stage.clock, ids=stage.ids)
+    agent = agent_of(stage, [], model=model)
+    state = {"tenant": "acme", "token": OWN, "of": [{"deep": OWN}]}
+    await agent.run("Go.", session=SESSION, invocation_state=state)
+    assert model.requests[0].invocation_state == state
+    log = await log_of(stage)
+    assert "acme" in log and OWN not in log
+    await agent.run("Go on.", session=SESSION)
+    assert model.requests[1].invocation_state is None, "it belongs to the run that it was given to"
+    report = await replay(stage.store, SESSION)
+    assert report.identical, report.difference

@@ -23,14 +23,17 @@ LLAMA_CPP = {
     "type": "invalid_request_error",
 }
 OPENAI_COMPATIBLE = {
-    "message": "This endpoint's maximum context length is exceeded. Please reduce the length of the messages.",
+    "message": "This endpoint's maximum context length is exceeded. Please reduce the length of the input.",
     "type": "invalid_request_error",
     "param": "messages",
     "code": "context_length_exceeded",
 }
 """Words of real servers; neither tells how long its window is."""
 
-WORDS = "crate pallet harbour ledger winter copper lantern bridge signal orchard magnet velvet canyon".split()
+WORDS = (
+    *("crate", "pallet", "harbour", "ledger", "winter", "copper", "lantern"),
+    *("bridge", "signal", "orchard", "magnet", "velvet", "canyon"),
+)
 
 
 @tool(timeout=None)
@@ -42,7 +45,7 @@ async def archive(shelf: int) -> str:
 
 
 class SmallServer:
-    """Chat Completions with a window, which it tells nobody: it has no page about itself, and counts no tokens
+    """Chat Completions with a window that it tells nobody: it has no page about itself, and counts no tokens
     for its clients. Every third message of the user is answered with the archive's help."""
 
     def __init__(self, window: int, refusal: dict[str, Any], bytes_per_token: float = 3.2) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Generic, Literal, TypeAlias, cast, get_args
 
-from msgspec import UNSET, UnsetType, field
+from msgspec import UNSET, UnsetType, ValidationError, convert, field
 
 from ._base import JsonObject, Value
 from .errors import AgentError, ErrorInfo
@@ -323,6 +323,16 @@ class TokenUsage(Value, frozen=True, kw_only=True):
     cache_write_tokens: int | None = None
     reasoning_tokens: int | None = None
     cost: float | None = None
+
+    @classmethod
+    def read(cls, found: object) -> TokenUsage | None:
+        """The usage that an assembled answer carries in its meta; None where it has none that can be read."""
+        if found is None or isinstance(found, TokenUsage):
+            return found
+        try:
+            return convert(found, cls)
+        except ValidationError:
+            return None
 
     def __add__(self, other: TokenUsage) -> TokenUsage:
         return TokenUsage(

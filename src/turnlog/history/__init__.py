@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from ._session import log_written as log_written
     from ._session import seal_entries as seal_entries
     from ._state import BY_CHILD as BY_CHILD
+    from ._state import RECAP_FAILED as RECAP_FAILED
     from ._state import CallState as CallState
     from ._state import SessionState as SessionState
     from ._state import may_hold_images as may_hold_images
@@ -63,7 +64,7 @@ else:
             ".postgres": "PostgresStore",
             "._purge": "purge purge_scope",
             "._session": "Session Subscriber log_written seal_entries",
-            "._state": "BY_CHILD CallState SessionState may_hold_images pending_in usage_of",
+            "._state": "BY_CHILD RECAP_FAILED CallState SessionState may_hold_images pending_in usage_of",
             ".sqlite": "SqliteStore",
             "._timeline": "RunSpan Step Timeline TimelineReader timeline_of",
             "._urls": "default_store_url open_store show_url",

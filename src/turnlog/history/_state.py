@@ -8,8 +8,6 @@ from dataclasses import dataclass, field
 from itertools import islice
 from typing import Any, Self
 
-import msgspec
-
 from ..contract import (
     FINAL_ANSWER,
     ApprovalDecided,
@@ -58,7 +56,8 @@ from ..contract import (
 
 PAUSED = "turnlog.paused"
 """Name of the custom entry that says a run was paused; the run's next step ends the pause."""
-
+RECAP_FAILED = "turnlog.recap_failed"
+"""Name of the custom entry that says why there is no recap, and what asking for it took."""
 CONTINUED = "turnlog.continued"
 """Name of the custom entry that says that the child session which a call waits for can continue."""
 BY_CHILD = "session "
@@ -244,7 +243,7 @@ class SessionState:
         """The sum over all model calls of the session."""
         if self._unsummed:
             for found in self._unsummed:
-                if (used := read_usage(found)) is not None:
+                if (used := TokenUsage.read(found)) is not None:
                     self._total = used if self._total is None else self._total + used
             self._unsummed.clear()
         return self._total
@@ -295,6 +294,8 @@ class SessionState:
             self.paused = False
             if call := self.calls.get(entry.payload.data.get("toolCallId", "")):
                 call.deferred = None
+        else:
+            self._take_recap(entry)
 
     # ── a run ──
 
@@ -386,18 +387,18 @@ class SessionState:
         }
         self.call_ids.update(self.calls)
         self.tool_rounds += bool(self.calls)
-        self._count(read_usage(meta.get("usage")))
+        self._count(TokenUsage.read(meta.get("usage")))
 
     def _fold(self, entry: FoldEntry) -> None:
         self.folds_since_failure += 1
 
-    def _had_recap(self, entry: CompactionSummaryEntry) -> None:
-        if entry.payload.usage is not None:
-            self._unsummed.append(entry.payload.usage)
+    def _had_recap(self, entry: CompactionSummaryEntry | CustomEntry) -> None:
+        if (usage := _spent(entry)) is not None:
+            self._unsummed.append(usage)
 
-    def _take_recap(self, entry: CompactionSummaryEntry) -> None:
+    def _take_recap(self, entry: CompactionSummaryEntry | CustomEntry) -> None:
         if self.is_open:
-            self._count(entry.payload.usage)
+            self._count(_spent(entry))
         else:
             self._had_recap(entry)
 
@@ -493,16 +494,6 @@ def may_hold_images(message: Message) -> bool:
     return any(isinstance(part.payload.content, list) for part in message.tool_results)
 
 
-def read_usage(found: object) -> TokenUsage | None:
-    """The usage that an assembled answer carries in its meta; None where it has none that can be read."""
-    if found is None or isinstance(found, TokenUsage):
-        return found
-    try:
-        return msgspec.convert(found, TokenUsage)
-    except msgspec.ValidationError:
-        return None
-
-
 def _first_words(text: str) -> str:
     """The beginning of a message as one short line."""
     line = " ".join(text[: 4 * _ABOUT].split())
@@ -536,8 +527,15 @@ def digest_of(state: SessionState) -> SessionDigest:
     )
 
 
+def _spent(entry: CompactionSummaryEntry | CustomEntry) -> TokenUsage | None:
+    """What a recap took, also one of which nothing came."""
+    if isinstance(entry, CompactionSummaryEntry):
+        return entry.payload.usage
+    return TokenUsage.read(entry.payload.data.get("usage")) if entry.payload.name == RECAP_FAILED else None
+
+
 def usage_of(message: Message) -> TokenUsage | None:
-    return read_usage((message.meta or {}).get("usage"))
+    return TokenUsage.read((message.meta or {}).get("usage"))
 
 
 # The private names are the class's own: these tables are the body of ``step`` and ``take``.
@@ -585,6 +583,7 @@ OUTLIVING: dict[str, Callable[[SessionState, Any], None] | None] = {
     "runtime_init": SessionState._set_runtime,
     "system_prompt": SessionState._set_prompt,
     "compaction_summary": SessionState._had_recap,
+    "custom": SessionState._had_recap,
     "redaction": SessionState._hide,
     "purge": SessionState._hide,
 }

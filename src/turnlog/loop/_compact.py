@@ -25,6 +25,7 @@ from turnlog.contract import (
     Custom,
     Entry,
     IdSource,
+    JsonObject,
     Message,
     ModelInvocationDescriptor,
     RequestMetadata,
@@ -33,7 +34,7 @@ from turnlog.contract import (
     cost_of,
     text_part,
 )
-from turnlog.history import Session, attach_images, may_hold_images, visible_entries
+from turnlog.history import RECAP_FAILED, Session, attach_images, may_hold_images, visible_entries
 from turnlog.models import Model
 from turnlog.observe import get_logger
 from turnlog.system import SystemClock, SystemIds
@@ -200,23 +201,25 @@ async def ask_recap(
     async with aclosing(stream) as deltas:
         async for delta in deltas:
             assembler.consume(delta)
+    by = (assembler.start.target if assembler.start else None) or model.descriptor
+    usage = assembler.usage
+    if usage is not None and usage.cost is None:
+        usage = msgspec.structs.replace(usage, cost=cost_of(by, usage))
+    spent: JsonObject | None = {"usage": msgspec.to_builtins(usage)} if usage is not None else None
     if assembler.error is not None:
         raise AgentError(
             "ContextCompactionFailed",
             f"the recap failed and the session is unchanged: "
             f"{assembler.error.message or assembler.error.error_code}",
+            meta=spent,
         )
     text = assembler.finish().message.text.strip()
     if not text:
         raise AgentError(
-            "ContextCompactionFailed", "the model wrote an empty recap; the session is unchanged"
+            "ContextCompactionFailed", "the model wrote an empty recap; the session is unchanged", meta=spent
         )
     if files:
         text = f"{text}\n\n{files}"
-    by = (assembler.start.target if assembler.start else None) or model.descriptor
-    usage = assembler.usage
-    if usage is not None and usage.cost is None:
-        usage = msgspec.structs.replace(usage, cost=cost_of(by, usage))
     return CompactionSummary(first_kept_entry_id=first_kept, summary=text, model=by, usage=usage)
 
 
@@ -224,9 +227,6 @@ async def ask_recap(
 #
 # A recap belongs to its session, not to the run that asked for it: what is ready after the run is appended
 # between two runs, and the next fold uses it, in whichever process.
-
-FAILED = "turnlog.recap_failed"
-"""Name of the custom entry that records why there is no recap."""
 
 Deliver = Callable[[str, Fact], Awaitable[None]]
 
@@ -284,7 +284,9 @@ class Recaps:
             )
         except AgentError as error:
             _log.debug("%s: no recap: %s", session_id, error.message)
-            fact = Custom(name=FAILED, data={"code": error.code, "message": error.message})
+            fact = Custom(
+                name=RECAP_FAILED, data={"code": error.code, "message": error.message, **(error.meta or {})}
+            )
         await self._deliver(session_id, fact)
 
     async def wait(self, session_id: str) -> None:

@@ -87,6 +87,7 @@ class LiveModel:
         assembler: Callable[[str], MessageAssembler] = MessageAssembler,
         budget: Budget | None = None,
         speaker: Handoff | None = None,
+        invocation_state: JsonObject | None = None,
     ) -> None:
         self._model = model
         self._assembler = assembler
@@ -95,11 +96,18 @@ class LiveModel:
         self._budget = budget
         self._speaker = speaker
         self._clock = clock
+        self._given = invocation_state
 
     def target(self, metadata: RequestMetadata) -> tuple[ModelInvocationDescriptor, str | None]:
         if self._budget is not None:
             self._budget.check()
         return self._model.target_for(metadata)
+
+    def _state(self, started: RunStarted | None) -> JsonObject | None:
+        """As the caller gave it; a run that is taken over has what the log holds of it."""
+        if self._given is not None:
+            return self._given
+        return started.invocation_state if started is not None else None
 
     async def open(self, call: ModelCall) -> tuple[AsyncGenerator[MessageDelta, None], Collector]:
         messages: Sequence[Message] = call.context.messages
@@ -111,7 +119,7 @@ class LiveModel:
             call.context.system_prompt,
             tool_choice=self._choice(call),
             system_prompt_content=None if is_handed(self._speaker, call.state) else _prompt_parts(call),
-            invocation_state=call.state.started.invocation_state if call.state.started else None,
+            invocation_state=self._state(call.state.started),
             output_schema=self._schema(call.state.started),
             request_metadata=call.metadata,
             **self._params(call.state.started),

@@ -188,6 +188,7 @@ class AgentLoop:
         run = await self._with_runtime(run)
         if left := folds.session.state.open_calls:
             await self.control.end_children(left, "a new run was started before the one that called this one")
+        given = replace(given, invocation_state=run.invocation_state)
         runner = self._runner(opened, folds, run.runtime_hints, given)
         runner.begin(run, said)
         return runner
@@ -304,7 +305,14 @@ class AgentLoop:
         watched = LiveWorld(ids, parts.hooks, opened.scope, opened.steering)
         return Ports(
             model=LiveModel(
-                parts.model, folds.pictures, parts.clock, secrets, parts.assembler, budget, speaker
+                parts.model,
+                folds.pictures,
+                parts.clock,
+                secrets,
+                parts.assembler,
+                budget,
+                speaker,
+                objects.invocation_state,
             ),
             tools=LiveTools(
                 parts.registry, parts.executor, parts.approvals, world, output, watched.check_call

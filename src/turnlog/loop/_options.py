@@ -112,12 +112,13 @@ class RunOptions(TypedDict, total=False):
 
 @dataclass(frozen=True, slots=True)
 class RunObjects:
-    """What a run is given that no log can hold: the deps of its tools, the type of its output, and the budget
-    and the call that it works under."""
+    """What a run is given that no log can hold: the deps of its tools, the type of its output, the budget and
+    the call that it works under, and its ``invocation_state`` as it was given: in the log it is masked."""
 
     deps: Any = None
     output: OutputType[Any] | None = None
     under: tuple[Budget, str] | None = None
+    invocation_state: JsonObject | None = None
 
 
 NO_OBJECTS = RunObjects()
