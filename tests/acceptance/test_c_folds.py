@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import builtins
+import importlib
 import os
 import socket
 import sys
@@ -516,3 +517,28 @@ async def test_a_head_that_leaves_no_room_is_not_an_overflow_without_end() -> No
     agent = desk.agent("Hi.", instructions="word " * 20_000, context=ContextOptions(window=8_000))
     with pytest.raises(AgentError, match="system prompt and tools"):
         await agent.run("Hi.", session="s")
+
+
+# ── C-11 ──
+
+
+@pytest.mark.spec("C-11")
+def test_a_public_benchmark_replays_real_sessions_through_strategies(
+    shared_data: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    root = Path(__file__).parents[2]
+    monkeypatch.syspath_prepend(root)
+    bench = importlib.import_module("benchmarks.context.__main__")
+    [recorded] = (shared_data / "sessions").glob("pi_*.jsonl")
+    short = tmp_path / "short.jsonl"
+    short.write_text("".join(recorded.read_text("utf-8").splitlines(keepends=True)[:110]), encoding="utf-8")
+    bench.report_session(bench.read_session(short), None, [])
+    said = capsys.readouterr().out
+    head = next(line for line in said.splitlines() if line.startswith("strategy"))
+    for column in ("Anthropic", "OpenAI", "Google", "breaks", "names"):
+        assert column in head, "cost under each provider's cache prices, prefix breaks, and what was needed"
+    assert "needed, and last seen" in said and "cache prices of" in said
+    rows = {line[:28].strip(): line[28:].split() for line in said.splitlines() if line[:1].islower()}
+    assert {"send everything", "turnlog, fold at 74k"} <= set(rows) and len(rows) > 5
+    assert rows["send everything"][4] == "0" and float(rows["send everything"][0]) > 0
+    assert "python -m benchmarks.context" in (root / "docs" / "context.md").read_text("utf-8")

@@ -70,7 +70,7 @@ async def check(stage: Stage, agent: Agent, *, open_run: bool = False) -> None:
         assert kept is None or kept.session.entries == await stage.store.load(SESSION)
         assert kept is None or not kept.session.staged
     again = stage.agent(["Here."])
-    agent.loop.parts = dataclasses.replace(agent.loop.parts, model=again.model)
+    agent.loop._parts = dataclasses.replace(agent.loop.parts, model=again.model)
     if open_run:
         await agent.resume(SESSION)
     assert (await agent.run("Are you there?", session=SESSION)).status == "completed"

@@ -15,6 +15,7 @@ from turnlog.context import ContextOptions
 from turnlog.contract import (
     MASK,
     AgentError,
+    ExecutionEnv,
     JsonObject,
     LoopLimits,
     ModelParams,
@@ -25,6 +26,7 @@ from turnlog.contract import (
 )
 from turnlog.history import show_url
 from turnlog.observe import show_logs
+from turnlog.runtime import LocalRuntime, SandboxLevel
 
 from ._lease import LEASE_TTL
 from ._open_sessions import SessionOptions
@@ -51,9 +53,18 @@ class ModelTable(Value, frozen=True, kw_only=True):
 
 
 class RuntimeTable(Value, frozen=True, kw_only=True):
-    """``data`` tells the model about its surroundings; it is stable for a session."""
+    """``data`` tells the model about its surroundings; it is stable for a session. With a ``workspace`` the
+    agent has a ``LocalRuntime`` there, in the sandbox of ``level`` and under ``policy``."""
 
     data: JsonObject | None = None
+    workspace: str | None = None
+    level: SandboxLevel | Literal["auto"] = "auto"
+    policy: ExecutionEnv = ExecutionEnv()
+
+    def runtime(self) -> LocalRuntime | None:
+        if self.workspace is None:
+            return None
+        return LocalRuntime(self.workspace, policy=self.policy, level=self.level)
 
 
 class ToolsTable(ToolPolicy, frozen=True, kw_only=True):
@@ -129,6 +140,7 @@ class AgentConfig(Value, frozen=True, kw_only=True):
             "name": self.name,
             "instructions": self.instructions,
             "store": self.store,
+            "runtime": self.runtime.runtime(),
             "runtime_data": self.runtime.data,
             "tool_policy": _only(self.tools, ToolPolicy),
             "tool_choice": self.tools.choice,
@@ -196,7 +208,7 @@ def _only(table: V, kind: type[V]) -> V:
     return kind(**{name: getattr(table, name) for name in kind.__struct_fields__})
 
 
-_AS_WRITTEN = ("model.options", "model.params.extra", "runtime.data")
+_AS_WRITTEN = ("model.options", "model.params.extra", "runtime.data", "runtime.policy.variables")
 """Tables whose keys are the user's own, or a provider's."""
 
 

@@ -54,7 +54,7 @@ class AgentLoop:
     """Runs prepared inputs."""
 
     def __init__(self, parts: LoopParts) -> None:
-        self.parts = parts
+        self._parts = parts
         self.keyring = Keyring((parts.model, parts.recap, parts.store, *parts.owners))
         self._connected = False
         """The runtime was connected here, and is closed here."""
@@ -78,6 +78,11 @@ class AgentLoop:
                 patience=parts.options.recap_wait,
             )
         self.control = RunControl(parts, self.sessions, self._runner)
+
+    @property
+    def parts(self) -> LoopParts:
+        """What it is made of, which does not change."""
+        return self._parts
 
     def _context(self) -> ContextManager:
         return ProjectionContext(self.parts.options, window_of=self._window_of)
