@@ -196,7 +196,7 @@ EDIT = {"path": "notes.txt", "old": "one\ntwo\nthree\n4\n5\n6\n7\n8", "new": "on
 
 @pytest.mark.parametrize("name", ["edit", "write"])
 def test_an_edit_is_shown_as_a_diff(shell: Shell, name: str) -> None:
-    shell.env["TERM"] = "xterm"
+    shell.env.update(TERM="xterm", TURNLOG_PLAIN="1")
     shell.write("notes.txt", EDIT["old"])
     shell.write(
         "edits.py",
@@ -239,7 +239,7 @@ def test_a_paste_of_several_lines_is_one_message(shell: Shell) -> None:
 
 @pytest.mark.skipif("libedit" in (readline.__doc__ or ""), reason="libedit knows no bracketed paste")
 def test_a_paste_in_brackets_waits_for_enter(shell: Shell) -> None:
-    shell.env["TERM"] = "xterm"
+    shell.env.update(TERM="xterm", TURNLOG_PLAIN="1")
     with shell.terminal("chat", "-m", shell.script("One."), "-s", "s1") as terminal:
         terminal.until("> ")
         terminal.type("\x1b[200~first\nsecond\n\x1b[201~third\n")

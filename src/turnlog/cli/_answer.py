@@ -19,6 +19,9 @@ if TYPE_CHECKING:
     from markdown_it.token import Token
 
 
+_LONGEST_PAUSE = 1.0  # seconds between two drawings, however long one takes
+
+
 class Answer(Protocol):
     """Takes in text piece by piece."""
 
@@ -164,7 +167,7 @@ class MarkdownAnswer:
         if self._later is not None or not self._text:
             return
         # Drawing a long block takes time, of which most is left to the run itself.
-        wait = self._drawn_at + 8 * self._cost - monotonic()
+        wait = self._drawn_at + min(8 * self._cost, _LONGEST_PAUSE) - monotonic()
         if wait <= 0:
             self._draw()
         else:
@@ -184,7 +187,7 @@ class MarkdownAnswer:
 
     def _print(self, text: str) -> None:
         self._erase()
-        if lines := _render(self._console, text):
+        if lines := render_markdown(self._console, text):
             self._write([*([[]] if self._printed else []), *lines])
             self._console.print()
             self._printed = True
@@ -192,7 +195,7 @@ class MarkdownAnswer:
     def _draw(self) -> None:
         self._later = None
         began = monotonic()
-        lines = _render(self._console, self._text)
+        lines = render_markdown(self._console, self._text)
         if self._printed:
             lines.insert(0, [])
         lines = lines[-max(self._console.height - 1, 1) :]
@@ -242,7 +245,7 @@ def _parser() -> MarkdownIt:
     return parser.disable(["image", "reference", "autolink"])
 
 
-def _render(console: Console, text: str) -> list[list[Segment]]:
+def render_markdown(console: Console, text: str) -> list[list[Segment]]:
     """The lines of Markdown ``text``, its blocks parted by one empty line each."""
     from rich.markdown import Markdown
 

@@ -10,7 +10,7 @@ import select
 import signal
 import sys
 from collections.abc import Callable, Generator
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 
@@ -26,10 +26,13 @@ from turnlog.loop import Agent, RunStream
 from ._agent import CODE, agent_options, make_agent, session_options
 from ._app import WAITS, err, go_on, login, out, read_text, say_error
 from ._asking import ALWAYS, LATER, Choice, allowed_tools, read_answer, show_call
-from ._files import pasted_files, read_files, say_attached, say_made
+from ._files import files_in, say_attached, say_made
 from ._run import exit_code, say_what_waits, watch
 from ._slash import run_command
 from ._text import safe
+
+if TYPE_CHECKING:
+    from ._terminal import Terminal
 
 try:
     import termios
@@ -73,7 +76,10 @@ def chat_command(session: str | None, title: str | None, as_json: bool, **option
 def _converse(
     agent: Agent, session: str | None, title: str | None, as_json: bool, first: str | None = None
 ) -> None:
-    chat = Chat(agent, agent.session(session).session_id, as_json, title)
+    name = agent.session(session).session_id
+    if (terminal := _terminal()) is not None and not as_json:
+        sys.exit(asyncio.run(_talk(agent, terminal(agent, name, title), first)))
+    chat = Chat(agent, name, as_json, title)
     # Lines are read between two uses of the loop, on the main thread: there Ctrl-C reaches the prompt.
     with asyncio.Runner() as runner:
         try:
@@ -81,6 +87,26 @@ def _converse(
         finally:
             runner.run(agent.close())
     sys.exit(code)
+
+
+PLAIN = "TURNLOG_PLAIN"
+"""A variable of the environment: a chat then prints lines and nothing else, as a screen reader wants it."""
+
+
+def _terminal() -> type[Terminal] | None:
+    """The better terminal, where there is one, the package for it is installed, and it is not refused."""
+    if not (sys.stdin.isatty() and out.is_terminal) or out.is_dumb_terminal or os.environ.get(PLAIN):
+        return None
+    with contextlib.suppress(ImportError):
+        from ._terminal import Terminal
+
+        return Terminal
+    return None
+
+
+async def _talk(agent: Agent, terminal: Terminal, first: str | None) -> int:
+    async with agent:
+        return await terminal.talk(first)
 
 
 class Chat:
@@ -154,24 +180,18 @@ class Chat:
 
     def _attaches(self, said: str) -> bool:
         """Whether a line hands over files and is no message."""
-        word, _, rest = said.strip().partition(" ")
-        names = pasted_files(said) if self._interactive else []
-        if word == "/attach":
-            names = pasted_files(rest) or [rest.strip()]
-        if not names:
-            return False
         try:
-            read = read_files(names)
+            read = files_in(said, pasted=self._interactive)
         except AgentError as error:
             if not self._interactive:
                 raise
             say_error(error.code, error.message)
             return True
-        self._attached += read
+        self._attached += read or []
         if not self._as_json:
-            for part in read:
+            for part in read or ():
                 say_attached(part)
-        return True
+        return read is not None
 
     def _read(self) -> str | None:
         if not self._interactive:

@@ -12,7 +12,7 @@ from rich.console import Console
 from turnlog import events
 from turnlog.contract import RunEvent
 
-from ._answer import StreamedAnswer, answer_on
+from ._answer import Answer, StreamedAnswer, answer_on
 from ._app import say, say_error, span
 from ._text import plain, result_text, safe, short
 
@@ -33,10 +33,12 @@ class EventPrinter:
     The answer goes to ``out``, everything else to ``aside``, so that a pipe gets the answer alone.
     """
 
-    def __init__(self, out: Console, aside: Console, *, asks: bool = False) -> None:
+    def __init__(
+        self, out: Console, aside: Console, *, asks: bool = False, answer: Answer | None = None
+    ) -> None:
         self._aside = aside
         self._asks = asks
-        self._answer = answer_on(out)
+        self._answer = answer or answer_on(out)
         self._thought = StreamedAnswer(aside, "dim italic")
         self.holds_back = not out.is_terminal
 
@@ -157,7 +159,9 @@ class Waiting:
         if not self._is_silent(event):
             self._what = None
             self.clear()
-        if (what := self._waited_for(event)) is not None and what != self._what:
+        if (
+            what := waited_for(event, holds_back=self._printer.holds_back)
+        ) is not None and what != self._what:
             self._what, self._since = what, monotonic()
             self.clear()
 
@@ -191,17 +195,20 @@ class Waiting:
             case _:
                 return isinstance(event, events.ModelCalled | events.StatusChanged)
 
-    def _waited_for(self, event: RunEvent) -> str | None:
-        match event:
-            case events.ModelCalled():
-                return f"waiting for {event.target.model}"
-            case events.TextDelta() if self._printer.holds_back:
-                return "the answer is coming in"
-            case events.ToolCallDelta() if event.tool_name is not None:
-                return f"writing a call of {event.tool_name}"
-            case events.ToolStarted():
-                return f"{event.tool_name} is running"
-            case events.ErrorShown() if event.will_retry:
-                return "waiting to try again"
-            case _:
-                return None
+
+def waited_for(event: RunEvent, *, holds_back: bool = False) -> str | None:
+    """What is waited for once ``event`` has come, where it tells. ``holds_back``: an answer is not shown
+    before it is complete."""
+    match event:
+        case events.ModelCalled():
+            return f"waiting for {event.target.model}"
+        case events.TextDelta() if holds_back:
+            return "the answer is coming in"
+        case events.ToolCallDelta() if event.tool_name is not None:
+            return f"writing a call of {event.tool_name}"
+        case events.ToolStarted():
+            return f"{event.tool_name} is running"
+        case events.ErrorShown() if event.will_retry:
+            return "waiting to try again"
+        case _:
+            return None

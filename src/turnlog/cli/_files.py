@@ -81,6 +81,16 @@ def _given(name: str, allow_private: bool) -> File:
     return File(name)
 
 
+def files_in(said: str, *, pasted: bool) -> list[ImagePart | FileRefPart] | None:
+    """The files that a line of a chat hands over with /attach, or with ``pasted`` as bare paths; None when it
+    is a message. Raises ``AgentError`` for a file that cannot be read."""
+    word, _, rest = said.strip().partition(" ")
+    names = pasted_files(said) if pasted else []
+    if word == "/attach":
+        names = pasted_files(rest) or [rest.strip()]
+    return read_files(names) if names else None
+
+
 def pasted_files(text: str) -> list[str]:
     """The paths in ``text`` where it holds nothing else, as a terminal writes them when files are dropped on
     it: quoted, escaped, or as ``file://`` addresses. Only paths that begin at the root or at home count."""
