@@ -10,6 +10,7 @@ python3 -c 'import ensurepip, venv' 2>/dev/null || missing+=(python3-venv)
 if ! command -v initdb >/dev/null && ! ls /usr/lib/postgresql/*/bin/initdb >/dev/null 2>&1; then missing+=(postgresql); fi
 
 if [ "$(uname)" = Linux ]; then command -v bwrap >/dev/null || missing+=(bubblewrap); fi
+command -v chromium >/dev/null || command -v google-chrome >/dev/null || missing+=(chromium)
 
 [ ${#missing[@]} -gt 0 ] || exit 0
 if [ "$(id -u)" != 0 ] || ! command -v apt-get >/dev/null; then

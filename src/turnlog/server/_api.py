@@ -2,21 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
 from contextlib import suppress
 from pathlib import PurePath
 from typing import Annotated, Any, Literal, cast
 
 import msgspec
 from msgspec import Meta
-from starlette.responses import Response, StreamingResponse
+from starlette.responses import Response
 
 from turnlog.contract import (
     STATUSES,
     AgentError,
     JsonObject,
-    LoopLimits,
-    ModelParams,
     PendingApproval,
     RunStatus,
     SessionInfo,
@@ -24,23 +21,41 @@ from turnlog.contract import (
     encode,
 )
 from turnlog.history import AgentState, Timeline, export_jsonl, named_blobs
-from turnlog.loop import Decision, PendingAnswer, pending_answers
+from turnlog.loop import PendingAnswer
 from turnlog.transcript import MessageFormat, export_messages, render_html, render_markdown
 
-from ._app import Call, Endpoint, login_cookie
-from ._feed import View
+from ._app import Call, Count, Endpoint, In, Name, Place, login_cookie
 from ._guard import Problem
+from ._runs import (
+    Answer,
+    Decide,
+    Decided,
+    Done,
+    EventsQuery,
+    Fork,
+    Hide,
+    Inbox,
+    Reason,
+    Started,
+    StartRun,
+    Words,
+    abort,
+    answer,
+    decide,
+    events,
+    fork,
+    inbox,
+    pause,
+    redact,
+    resume_run,
+    send,
+    start_run,
+    start_session,
+)
 from ._views import Compared, Glance, Hit, Saw, call_at, compare, cut, page_of, saw, screen_at
 
-Name = Annotated[str, Meta(min_length=1, max_length=200)]
-Count = Annotated[int, Meta(ge=1, le=500)]
-Place = Annotated[int, Meta(ge=0, le=2**53)]
 _SCANNED = 400
 """Sessions that one search looks through; the answer says where the next one begins."""
-
-
-class In(msgspec.Struct, frozen=True, kw_only=True, rename="camel", forbid_unknown_fields=True):
-    """Base of what the server takes."""
 
 
 # ── sessions ──
@@ -183,8 +198,30 @@ def _number(call: Call, name: str) -> int:
     return int(text)
 
 
+class TimelineQuery(In, frozen=True):
+    after: Place = 0
+
+
 async def show_timeline(call: Call) -> Timeline:
-    return (await call.server.logs.get(call.session_id)).timeline
+    """The steps that end after entry ``after``, and all runs."""
+    timeline = (await call.server.logs.get(call.session_id)).timeline
+    steps = [step for step in timeline.steps if step.end > call.query.after]
+    return msgspec.structs.replace(timeline, steps=steps)
+
+
+class StateView(Value, frozen=True, kw_only=True):
+    status: RunStatus
+    pending: list[PendingApproval]
+    questions: list[PendingAnswer]
+
+
+async def show_state(call: Call) -> StateView:
+    log = await call.server.logs.get(call.session_id)
+    return StateView(
+        status=AgentState.from_entries(log.entries).status,
+        pending=await call.session.pending(),
+        questions=await call.session.questions(),
+    )
 
 
 async def show_context(call: Call) -> Any:
@@ -249,46 +286,7 @@ def _download(data: bytes, kind: str, name: str) -> Response:
     return Response(data, media_type=kind, headers={"content-disposition": f'attachment; filename="{safe}"'})
 
 
-# ── runs ──
-
-
-class StartRun(In, frozen=True):
-    text: Annotated[str, Meta(min_length=1)]
-    instructions: str | None = None
-    title: str | None = None
-    metadata: JsonObject | None = None
-    params: ModelParams | None = None
-    limits: LoopLimits | None = None
-    allowed_tools: list[str] | None = None
-
-
-class Started(Value, frozen=True, kw_only=True):
-    session_id: str
-    run_id: str
-
-
-async def start_run(call: Call) -> Started:
-    return await _start(call, call.session_id)
-
-
-async def start_session(call: Call) -> Started:
-    return await _start(call, None)
-
-
-async def _start(call: Call, session_id: str | None) -> Started:
-    body: StartRun = call.body
-    server = call.server
-    run = await server.driven(session_id).start(
-        body.text,
-        instructions=body.instructions,
-        title=body.title,
-        metadata=body.metadata,
-        params=body.params,
-        limits=body.limits,
-        allowed_tools=body.allowed_tools,
-    )
-    server.keep(run)
-    return Started(session_id=run.session_id, run_id=run.run_id)
+# ── bytes ──
 
 
 def _kind_of(data: bytes) -> str | None:
@@ -296,171 +294,6 @@ def _kind_of(data: bytes) -> str | None:
         if data.startswith(start):
             return kind
     return "image/webp" if data[:4] == b"RIFF" and data[8:12] == b"WEBP" else None
-
-
-async def resume_run(call: Call) -> Started:
-    """Continue the open run in the background."""
-    run = await call.server.driven(call.session_id).start_resume()
-    if run is None:
-        raise Problem(409, "NothingToResume", f"session {call.session_id} has no open run")
-    call.server.keep(run)
-    return Started(session_id=call.session_id, run_id=run.run_id)
-
-
-class Words(In, frozen=True):
-    text: Annotated[str, Meta(min_length=1)]
-
-
-async def send(call: Call) -> None:
-    await call.session.send(call.body.text)
-
-
-class Reason(In, frozen=True):
-    reason: Annotated[str, Meta(max_length=1_000)] = "aborted by the reader of the timeline"
-
-
-class Done(Value, frozen=True, kw_only=True):
-    """``done`` is false when no run was open."""
-
-    done: bool
-
-
-async def abort(call: Call) -> Done:
-    return Done(done=await call.session.abort(call.body.reason))
-
-
-async def pause(call: Call) -> Done:
-    return Done(done=await call.session.pause())
-
-
-async def events(call: Call) -> Response:
-    """Server-sent events, from ``after`` or the header ``Last-Event-ID``."""
-    server, query = call.server, call.query
-    after = query.after
-    last = call.request.headers.get("last-event-id")
-    if last is not None:
-        if not last.isdecimal() or len(last) > 16:
-            raise Problem(400, "QueryInvalid", f"Last-Event-ID is a number, and this is {last!r}")
-        after = int(last)
-    if await server.store.tail(call.session_id) is None:
-        raise Problem(404, "SessionNotFound", f"there is no session {call.session_id}")
-    if server.feeds.is_full:
-        raise Problem(503, "TooManyFollowers", "too many readers follow this server", retryable=True)
-
-    async def frames() -> AsyncIterator[bytes]:
-        feed = server.feeds.get(call.session_id, query.view)
-        async for data in feed.follow(after, until_idle=query.until_idle):
-            yield data
-
-    return StreamingResponse(
-        frames(),
-        media_type="text/event-stream",
-        headers={"cache-control": "no-store", "x-accel-buffering": "no"},
-    )
-
-
-class EventsQuery(In, frozen=True):
-    after: Place = 0
-    view: View = "events"
-    until_idle: bool = False
-
-
-# ── decisions ──
-
-
-class Inbox(Value, frozen=True, kw_only=True):
-    """What waits for a human in all sessions."""
-
-    approvals: list[PendingApproval]
-    questions: list[PendingAnswer]
-
-
-async def inbox(call: Call) -> Inbox:
-    store = call.server.store
-    return Inbox(approvals=await store.pending(limit=200), questions=await pending_answers(store))
-
-
-class Decide(In, frozen=True):
-    """``digest`` is that of the request that was shown: a decision on anything else is refused."""
-
-    tool_call_id: Name
-    digest: Name
-    action: Decision
-    by: Name = "timeline"
-    arguments: JsonObject | None = None
-    note: Annotated[str, Meta(max_length=10_000)] | None = None
-
-
-class Decided(Value, frozen=True, kw_only=True):
-    """``resumed``: the server's agent continues the run."""
-
-    resumed: bool
-
-
-async def decide(call: Call) -> Decided:
-    body: Decide = call.body
-    waiting = {each.tool_call_id: each for each in await call.session.pending()}
-    asked = waiting.get(body.tool_call_id)
-    if asked is None:
-        raise Problem(409, "ApprovalInvalid", "this call does not wait: it was decided elsewhere")
-    if asked.digest != body.digest:
-        raise Problem(409, "ApprovalInvalid", "what waits now is not what was shown; look at it again")
-    await call.session.decide(asked, body.action, by=body.by, arguments=body.arguments, note=body.note)
-    return Decided(resumed=await _go_on(call))
-
-
-class Answer(In, frozen=True):
-    tool_call_id: Name
-    content: Any
-    is_error: bool = False
-    by: Name = "timeline"
-
-
-async def answer(call: Call) -> Decided:
-    body: Answer = call.body
-    await call.session.answer(body.tool_call_id, body.content, is_error=body.is_error, by=body.by)
-    return Decided(resumed=await _go_on(call))
-
-
-async def _go_on(call: Call) -> bool:
-    """Continue the run when nothing waits any more and this server can."""
-    server, session = call.server, call.session
-    if server.agent is None or await session.pending() or await session.questions():
-        return False
-    if await session.driver() is not None:
-        return False
-    run = await server.agent.session(call.session_id).start_resume()
-    if run is not None:
-        server.keep(run)
-    return run is not None
-
-
-# ── branches ──
-
-
-class Fork(In, frozen=True):
-    at: Place | None = None
-    session: Name | None = None
-
-
-async def fork(call: Call) -> Started:
-    branch = await call.session.fork(call.body.at, session=call.body.session)
-    return Started(session_id=branch.session_id, run_id="")
-
-
-class Hide(In, frozen=True):
-    entry_ids: Annotated[list[str], Meta(min_length=1, max_length=10_000)]
-    by: Name = "timeline"
-    reason: str | None = None
-
-
-async def redact(call: Call) -> None:
-    body: Hide = call.body
-    await call.session.redact(body.entry_ids, by=body.by, reason=body.reason)
-    call.server.logs.forget(call.session_id)
-
-
-# ── bytes ──
 
 
 class Stored(Value, frozen=True, kw_only=True):
@@ -555,7 +388,9 @@ ENDPOINTS: tuple[Endpoint, ...] = (
     Endpoint("GET", _S, show_session, "One session: its state, its runs and steps, what waits, its branches.",
              returns=SessionView),
     Endpoint("DELETE", _S, delete_session, "Erase a session.", query=DeleteQuery, errors=(409,)),
-    Endpoint("GET", _S + "/timeline", show_timeline, "The runs and steps of a session.", returns=Timeline),
+    Endpoint("GET", _S + "/timeline", show_timeline, "The runs and steps of a session.",
+             query=TimelineQuery, returns=Timeline),
+    Endpoint("GET", _S + "/state", show_state, "The state of a session, and what waits.", returns=StateView),
     Endpoint("GET", _S + "/entries", list_entries, "Entries of the log, long texts cut.",
              query=EntriesQuery, returns=EntriesPage),
     Endpoint("GET", _S + "/entries/{seq}", show_entry, "One entry, whole.", returns=JsonObject),

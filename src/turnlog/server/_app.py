@@ -7,10 +7,12 @@ import secrets
 from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
 from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass, field
-from typing import Any, Literal, cast
+from typing import Annotated, Any, Literal, cast
 
 import msgspec
+from msgspec import Meta
 from starlette.applications import Starlette
+from starlette.middleware.gzip import GZipMiddleware
 from starlette.requests import ClientDisconnect, Request
 from starlette.responses import Response
 from starlette.routing import Mount, Route
@@ -23,6 +25,13 @@ from ._guard import COOKIE, LOOPBACK, Guard, Guarded, Problem
 from ._views import Logs
 
 Handler = Callable[["Call"], Awaitable[Any]]
+Name = Annotated[str, Meta(min_length=1, max_length=200)]
+Count = Annotated[int, Meta(ge=1, le=500)]
+Place = Annotated[int, Meta(ge=0, le=2**53)]
+
+
+class In(msgspec.Struct, frozen=True, kw_only=True, rename="camel", forbid_unknown_fields=True):
+    """Base of what the server takes."""
 
 
 @dataclass(frozen=True)
@@ -208,6 +217,7 @@ def create_app(
     )
     app.state.token = guard.token
     app.state.server = server
+    app.add_middleware(GZipMiddleware, minimum_size=2_000, compresslevel=4)
     app.add_middleware(cast("Any", Guarded), guard=guard)
     return app
 

@@ -171,7 +171,8 @@ class Glance(Value, frozen=True, kw_only=True):
 
 def glance_of(timeline: Timeline) -> Glance:
     steps = [step for step in timeline.steps if step.kind in ("model", "tool", "input", "fold", "run_ended")]
-    last = next((step for step in reversed(timeline.steps) if step.title or step.error), None)
+    told = [step for step in steps if step.error or (step.title and step.kind != "run_ended")]
+    last = told[-1] if told else None
     size = max(1, -(-len(steps) // _BUCKETS))
     groups = [steps[at : at + size] for at in range(0, len(steps), size)]
     return Glance(

@@ -1,0 +1,219 @@
+"""Endpoints that act: runs, live events, decisions, branches."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from typing import Annotated, Any
+
+from msgspec import Meta
+from starlette.responses import Response, StreamingResponse
+
+from turnlog.contract import JsonObject, LoopLimits, ModelParams, PendingApproval, Value
+from turnlog.loop import Decision, PendingAnswer, pending_answers
+
+from ._app import Call, In, Name, Place
+from ._feed import View
+from ._guard import Problem
+
+# ── runs ──
+
+
+class StartRun(In, frozen=True):
+    text: Annotated[str, Meta(min_length=1)]
+    instructions: str | None = None
+    title: str | None = None
+    metadata: JsonObject | None = None
+    params: ModelParams | None = None
+    limits: LoopLimits | None = None
+    allowed_tools: list[str] | None = None
+
+
+class Started(Value, frozen=True, kw_only=True):
+    session_id: str
+    run_id: str
+
+
+async def start_run(call: Call) -> Started:
+    return await _start(call, call.session_id)
+
+
+async def start_session(call: Call) -> Started:
+    return await _start(call, None)
+
+
+async def _start(call: Call, session_id: str | None) -> Started:
+    body: StartRun = call.body
+    server = call.server
+    run = await server.driven(session_id).start(
+        body.text,
+        instructions=body.instructions,
+        title=body.title,
+        metadata=body.metadata,
+        params=body.params,
+        limits=body.limits,
+        allowed_tools=body.allowed_tools,
+    )
+    server.keep(run)
+    return Started(session_id=run.session_id, run_id=run.run_id)
+
+
+async def resume_run(call: Call) -> Started:
+    """Continue the open run in the background."""
+    run = await call.server.driven(call.session_id).start_resume()
+    if run is None:
+        raise Problem(409, "NothingToResume", f"session {call.session_id} has no open run")
+    call.server.keep(run)
+    return Started(session_id=call.session_id, run_id=run.run_id)
+
+
+class Words(In, frozen=True):
+    text: Annotated[str, Meta(min_length=1)]
+
+
+async def send(call: Call) -> None:
+    await call.session.send(call.body.text)
+
+
+class Reason(In, frozen=True):
+    reason: Annotated[str, Meta(max_length=1_000)] = "aborted by the reader of the timeline"
+
+
+class Done(Value, frozen=True, kw_only=True):
+    """``done`` is false when no run was open."""
+
+    done: bool
+
+
+async def abort(call: Call) -> Done:
+    return Done(done=await call.session.abort(call.body.reason))
+
+
+async def pause(call: Call) -> Done:
+    return Done(done=await call.session.pause())
+
+
+async def events(call: Call) -> Response:
+    """Server-sent events, from ``after`` or the header ``Last-Event-ID``."""
+    server, query = call.server, call.query
+    after = query.after
+    last = call.request.headers.get("last-event-id")
+    if last is not None:
+        if not last.isdecimal() or len(last) > 16:
+            raise Problem(400, "QueryInvalid", f"Last-Event-ID is a number, and this is {last!r}")
+        after = int(last)
+    if await server.store.tail(call.session_id) is None:
+        raise Problem(404, "SessionNotFound", f"there is no session {call.session_id}")
+    if server.feeds.is_full:
+        raise Problem(503, "TooManyFollowers", "too many readers follow this server", retryable=True)
+
+    async def frames() -> AsyncIterator[bytes]:
+        feed = server.feeds.get(call.session_id, query.view)
+        async for data in feed.follow(after, until_idle=query.until_idle):
+            yield data
+
+    return StreamingResponse(
+        frames(),
+        media_type="text/event-stream",
+        headers={"cache-control": "no-store", "x-accel-buffering": "no"},
+    )
+
+
+class EventsQuery(In, frozen=True):
+    after: Place = 0
+    view: View = "events"
+    until_idle: bool = False
+
+
+# ── decisions ──
+
+
+class Inbox(Value, frozen=True, kw_only=True):
+    """What waits for a human in all sessions."""
+
+    approvals: list[PendingApproval]
+    questions: list[PendingAnswer]
+
+
+async def inbox(call: Call) -> Inbox:
+    store = call.server.store
+    return Inbox(approvals=await store.pending(limit=200), questions=await pending_answers(store))
+
+
+class Decide(In, frozen=True):
+    """``digest`` is that of the request that was shown: a decision on anything else is refused."""
+
+    tool_call_id: Name
+    digest: Name
+    action: Decision
+    by: Name = "timeline"
+    arguments: JsonObject | None = None
+    note: Annotated[str, Meta(max_length=10_000)] | None = None
+
+
+class Decided(Value, frozen=True, kw_only=True):
+    """``resumed``: the server's agent continues the run."""
+
+    resumed: bool
+
+
+async def decide(call: Call) -> Decided:
+    body: Decide = call.body
+    waiting = {each.tool_call_id: each for each in await call.session.pending()}
+    asked = waiting.get(body.tool_call_id)
+    if asked is None:
+        raise Problem(409, "ApprovalInvalid", "this call does not wait: it was decided elsewhere")
+    if asked.digest != body.digest:
+        raise Problem(409, "ApprovalInvalid", "what waits now is not what was shown; look at it again")
+    await call.session.decide(asked, body.action, by=body.by, arguments=body.arguments, note=body.note)
+    return Decided(resumed=await _go_on(call))
+
+
+class Answer(In, frozen=True):
+    tool_call_id: Name
+    content: Any
+    is_error: bool = False
+    by: Name = "timeline"
+
+
+async def answer(call: Call) -> Decided:
+    body: Answer = call.body
+    await call.session.answer(body.tool_call_id, body.content, is_error=body.is_error, by=body.by)
+    return Decided(resumed=await _go_on(call))
+
+
+async def _go_on(call: Call) -> bool:
+    """Continue the run when nothing waits any more and this server can."""
+    server, session = call.server, call.session
+    if server.agent is None or await session.pending() or await session.questions():
+        return False
+    if await session.driver() is not None:
+        return False
+    run = await server.agent.session(call.session_id).start_resume()
+    if run is not None:
+        server.keep(run)
+    return run is not None
+
+
+# ── branches ──
+
+
+class Fork(In, frozen=True):
+    at: Place | None = None
+    session: Name | None = None
+
+
+async def fork(call: Call) -> Started:
+    branch = await call.session.fork(call.body.at, session=call.body.session)
+    return Started(session_id=branch.session_id, run_id="")
+
+
+class Hide(In, frozen=True):
+    entry_ids: Annotated[list[str], Meta(min_length=1, max_length=10_000)]
+    by: Name = "timeline"
+    reason: str | None = None
+
+
+async def redact(call: Call) -> None:
+    body: Hide = call.body
+    await call.session.redact(body.entry_ids, by=body.by, reason=body.reason)
+    call.server.logs.forget(call.session_id)

@@ -1,0 +1,278 @@
+"""The timeline in a real browser: what it shows, how it is steered, and that nothing a model wrote runs."""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import shutil
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+pytest.importorskip("starlette", reason="needs the extra 'server'")
+pytest.importorskip("uvicorn", reason="needs the extra 'server'")
+playwright: Any = pytest.importorskip("playwright.async_api", reason="needs the package playwright")
+
+from server.served import TOKEN, served  # noqa: E402
+from turnlog import Agent, tool  # noqa: E402
+from turnlog.models import ScriptedModel, Turn  # noqa: E402
+
+ROOT = Path(__file__).parents[2]
+CHROMIUM = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
+in_browser = pytest.mark.skipif(CHROMIUM is None, reason="needs Chromium (Debian: apt-get install chromium)")
+PAYLOADS = [
+    "<script>window.hit=1</script>",
+    "<img src=x onerror='window.hit=1'>",
+    "<svg onload=window.hit=1></svg>",
+    "[click](javascript:window.hit=1)",
+    "<a href='javascript:window.hit=1'>x</a>",
+    "![x](http://127.0.0.1:9/beacon.png)",
+    "<iframe srcdoc='<script>parent.hit=1</script>'></iframe>",
+    "<style>@import 'http://127.0.0.1:9/x.css'</style>",
+    "`</code><script>window.hit=1</script>`",
+    "```html\n</pre><script>window.hit=1</script>\n```",
+    "<details open ontoggle=window.hit=1>",
+    "{{constructor.constructor('window.hit=1')()}}",
+]
+
+
+@tool
+def look(place: str) -> str:
+    """Look at a place."""
+    if "script" in place:
+        return place
+    return f"There is a lamp in the {place}."
+
+
+@tool(requires_approval=True)
+def edit_file(path: str, old: str, new: str) -> str:
+    """Edit a file."""
+    return f"edited {path}"
+
+
+def calls(name: str, **arguments: Any) -> Turn:
+    return Turn(text="Let me see.", tool_calls=[{"name": name, "arguments": arguments}])
+
+
+EDIT = calls("edit_file", path="store.py", old="return rows", new="return [with_key(row) for row in rows]")
+
+
+class Browser:
+    """One page of a real Chromium, signed in; what it complains about fails the test."""
+
+    def __init__(self, page: Any, address: str) -> None:
+        self.page = page
+        self.address = address
+        self.problems: list[str] = []
+        self.asked: list[str] = []
+        page.on("pageerror", lambda error: self.problems.append(str(error)))
+        page.on("request", lambda request: self.asked.append(request.url))
+
+    async def open(self, place: str) -> Any:
+        await self.page.goto(f"{self.address}/{place}")
+        return self.page
+
+
+@pytest.fixture
+async def agent(tmp_path: Path) -> AsyncIterator[Agent]:
+    model = ScriptedModel(
+        [calls("look", place="attic"), "A **lamp**.\n\n- old\n- dusty", EDIT, "Done.", "One more."]
+    )
+    store = f"sqlite:{tmp_path / 'log.db'}"
+    async with Agent(model, tools=[look, edit_file], store=store, instructions="You are a butler.") as made:
+        await made.run("What is in the attic?", session="attic", title="The attic")
+        yield made
+
+
+@pytest.fixture
+async def browser(agent: Agent) -> AsyncIterator[Browser]:
+    async with served(agent) as server, playwright.async_playwright() as driver:
+        chromium = await driver.chromium.launch(executable_path=CHROMIUM, args=["--no-sandbox"])
+        page = await chromium.new_page(viewport={"width": 1440, "height": 900})
+        opened = Browser(page, server.address)
+        await opened.open(f"#token={TOKEN}")
+        await page.wait_for_selector(".srow")
+        yield opened
+        assert opened.problems == []
+        outside = [url for url in opened.asked if not url.startswith((server.address, "data:"))]
+        assert outside == []
+        await chromium.close()
+
+
+@in_browser
+async def test_a_session_is_found_and_read(browser: Browser) -> None:
+    page = browser.page
+    assert "#token" not in page.url  # what lets in does not stay in the address
+    assert await page.inner_text(".srow b") == "The attic"
+    await page.click(".srow")
+    await page.wait_for_selector(".prose strong")
+    conversation = await page.inner_text(".conv")
+    for words in ("What is in the attic?", "Let me see.", "look", "attic", "A lamp.", "Completed"):
+        assert words in conversation
+    assert await page.locator(".prose li").count() == 2
+    await page.wait_for_selector(".msgs li.new")
+    detail = await page.inner_text(".detail")
+    assert "tokens sent to call 2" in detail and "byte for byte what was sent" in detail
+    assert "There is a lamp in the attic." in detail
+
+
+@in_browser
+async def test_keys_move_between_steps_and_tabs(browser: Browser) -> None:
+    page = await browser.open("#/s/attic")
+    await page.wait_for_selector(".row.sel")
+    await page.keyboard.press("g")
+    await page.keyboard.press("g")
+    assert await page.get_attribute(".row.sel", "class") != ""
+    first = await page.get_attribute(".row.sel", "data-seq")
+    await page.keyboard.press("J")
+    assert int(await page.get_attribute(".row.sel", "data-seq")) > int(first)
+    await page.keyboard.press("j")
+    await page.keyboard.press("2")
+    await page.wait_for_selector(".raw")
+    selected = await page.get_attribute(".tabs [aria-selected=true]", "role")
+    assert selected == "tab" and "Raw" in await page.inner_text(".tabs [aria-selected=true]")
+    await page.keyboard.press("?")
+    await page.wait_for_selector("dialog[aria-label=Keys]")
+    await page.keyboard.press("Escape")
+    await page.keyboard.press("Control+k")
+    await page.fill("dialog input", "lamp in the")
+    await page.wait_for_selector("dialog [role=option]:has-text('The attic')")
+    await page.keyboard.press("Enter")
+    await page.wait_for_selector("dialog", state="detached")
+
+
+@in_browser
+async def test_a_run_is_watched_live_and_its_call_decided_in_the_browser(
+    browser: Browser, agent: Agent
+) -> None:
+    page = await browser.open("#/s/attic")
+    await page.wait_for_selector(".row.sel")
+    await page.fill(".comp input", "Please edit the store.")
+    await page.keyboard.press("Enter")
+    await page.wait_for_selector(".scroll .ask")
+    card = await page.inner_text(".scroll .ask")
+    assert "store.py" in card and "return rows" in card and "with_key" in card
+    await page.keyboard.press("Escape")
+    await page.click(".row.k-run_started >> nth=0")
+    await page.keyboard.press("a")
+    assert (await agent.session("attic").state()).status == "awaiting_human"  # a key alone decides nothing
+    await page.keyboard.press("Enter")
+    await page.wait_for_selector(".conv :text('Done.')")
+    entries = await agent.session("attic").entries()
+    decided = [entry for entry in entries if entry.kind == "approval_decided"]
+    assert len(decided) == 1
+    await page.wait_for_selector(".st.done")
+
+
+@in_browser
+async def test_another_reader_sees_a_run_of_this_process_as_it_happens(
+    browser: Browser, agent: Agent
+) -> None:
+    page = await browser.open("#/s/attic")
+    await page.wait_for_selector(".row.sel")
+    await agent.run("Go on.", session="attic", check=False)
+    await page.wait_for_selector(".scroll .ask")
+    assert "Go on." in await page.inner_text(".conv")
+
+
+@in_browser
+async def test_nothing_that_a_model_or_a_tool_wrote_runs(browser: Browser, agent: Agent) -> None:
+    text = "\n\n".join(PAYLOADS)
+    model = ScriptedModel([calls("look", place=text), text])
+    async with Agent(model, tools=[look], store=agent.store) as hostile:
+        await hostile.run(text, session="hostile", title=PAYLOADS[1])
+    page = await browser.open("#/")
+    await page.wait_for_selector(".srow >> nth=1")
+    await page.click(".srow:has-text('onerror')")
+    await page.wait_for_selector(".prose")
+    for tab in "12345":
+        await page.keyboard.press(tab)
+    await page.click(".row.k-tool")
+    await page.keyboard.press("3")
+    await page.wait_for_timeout(300)
+    assert await page.evaluate("window.hit") is None
+    assert await page.locator(".main script, .main iframe, .main img, .main style").count() == 0
+    links = await page.evaluate("[...document.querySelectorAll('.conv a')].map(a => a.getAttribute('href'))")
+    assert not [link for link in links if link.startswith("javascript")]
+    assert PAYLOADS[0] in await page.inner_text(".conv")  # it is shown as it was written
+
+
+@in_browser
+async def test_a_long_session_keeps_the_page_small(browser: Browser, agent: Agent) -> None:
+    async with Agent(ScriptedModel([], default="Fine."), store=agent.store) as talker:
+        for number in range(300):
+            await talker.run(f"Question {number}", session="long")
+    page = await browser.open("#/s/long")
+    await page.wait_for_selector(".row:has-text('Question 299')")
+    assert await page.locator(".row").count() < 120
+    await page.keyboard.press("g")
+    await page.keyboard.press("g")
+    await page.wait_for_selector(".row:has-text('Question 0')")
+    assert await page.locator(".row").count() < 120
+    await page.focus(".bars")
+    assert "entry" in await page.get_attribute(".bars", "aria-valuetext")
+
+
+@in_browser
+@pytest.mark.parametrize("width", [420, 1024])
+async def test_narrow_screens_show_all_without_scrolling_sideways(browser: Browser, width: int) -> None:
+    page = browser.page
+    await page.set_viewport_size({"width": width, "height": 860})
+    for place in ("#/", "#/s/attic", "#/inbox"):
+        await browser.open(place)
+        await page.wait_for_timeout(300)
+        assert await page.evaluate("document.documentElement.scrollWidth") <= width
+    await browser.open("#/s/attic")
+    await page.click(".row.k-tool")
+    await page.wait_for_selector(".detail :text('tokens sent')")
+
+
+@in_browser
+async def test_without_the_token_the_page_asks_for_it(agent: Agent) -> None:
+    async with served(agent) as server, playwright.async_playwright() as driver:
+        chromium = await driver.chromium.launch(executable_path=CHROMIUM, args=["--no-sandbox"])
+        page = await chromium.new_page()
+        await page.goto(f"{server.address}/#/s/attic")
+        await page.fill("input[name=token]", "wrong")
+        await page.click("text=Enter")
+        await page.wait_for_selector("[role=alert]")
+        assert "lamp" not in await page.content()
+        await page.fill("input[name=token]", TOKEN)
+        await page.click("text=Enter")
+        await page.wait_for_selector(".conv")
+        await chromium.close()
+
+
+@in_browser
+async def test_a_session_that_is_deleted_while_it_is_open_says_so(browser: Browser, agent: Agent) -> None:
+    page = await browser.open("#/s/attic")
+    await page.wait_for_selector(".row.sel")
+    await agent.session("attic").delete()
+    await page.wait_for_selector("text=This session is not here")
+
+
+def test_the_built_page_is_that_of_its_sources() -> None:
+    """`npm run build` in web/ writes the hash of what it read."""
+    web = ROOT / "web"
+    names = ["index.html", "package.json", "vite.config.ts"]
+    names += [f"src/{path.name}" for path in sorted((web / "src").iterdir(), key=lambda path: path.name)]
+    found = hashlib.sha256()
+    for name in names:
+        found.update(f"{name}\n".encode())
+        found.update((web / name).read_bytes())
+    built = ROOT / "src" / "turnlog" / "web"
+    assert (built / "sources.sha256").read_text().strip() == found.hexdigest()
+    assert sum(path.stat().st_size for path in built.rglob("*")) < 400_000
+
+
+async def test_the_page_is_served_with_a_policy_that_lets_nothing_else_in(agent: Agent) -> None:
+    async with served(agent) as server:
+        answer = await server.client.get("/")
+        policy = answer.headers["content-security-policy"]
+        assert answer.status_code == 200 and "default-src 'none'" in policy and "unsafe" not in policy
+        for asset in ("timeline.js", "timeline.css"):
+            assert (await server.client.get(f"/assets/{asset}")).status_code == 200
+        assert (await server.client.get("/assets/../../pyproject.toml")).status_code == 404
+        await asyncio.sleep(0)

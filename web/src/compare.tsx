@@ -1,0 +1,88 @@
+// Two branches side by side: what they share, and how each continues.
+
+import { useEffect, useState } from "preact/hooks";
+
+import { ask, type Step, type Timeline } from "./api";
+import { duration, money, nameOf, statusOf, tokens } from "./format";
+import { Icon, Mark } from "./icons";
+import { linkTo } from "./main";
+
+interface Compared {
+  a: string;
+  b: string;
+  shared: number;
+  stepsA: Step[];
+  stepsB: Step[];
+  timelineA: Timeline;
+  timelineB: Timeline;
+}
+
+const same = (a?: Step, b?: Step) => a && b && a.kind === b.kind && a.title === b.title && a.detail === b.detail && a.status === b.status;
+
+export function Compare({ a, b }: { a: string; b: string }) {
+  const [both, setBoth] = useState<Compared | undefined>();
+  const [problem, setProblem] = useState("");
+  useEffect(() => {
+    ask<Compared>(`/compare?${new URLSearchParams({ a, b })}`).then(setBoth, (error) => setProblem(error.message));
+  }, [a, b]);
+  if (problem) return <p class="state bad">{problem}</p>;
+  if (!both) return <div class="skeleton" aria-label="Loading" />;
+  const left = both.stepsA.filter((step) => step.kind !== "branch");
+  const right = both.stepsB.filter((step) => step.kind !== "branch" && step.title !== "aborted");
+  const rows = Array.from({ length: Math.max(left.length, right.length) }, (_, at) => [left[at], right[at]] as const);
+  const facts: [string, (line: Timeline) => string][] = [
+    ["Outcome", (line) => statusOf(line.runs.at(-1)?.status)[1]],
+    ["Model calls", (line) => String(line.runs.reduce((sum, run) => sum + (run.calls ?? 0), 0))],
+    ["Input", (line) => tokens(line.usage?.inputTokens ?? 0)],
+    ["Output", (line) => tokens(line.usage?.outputTokens ?? 0)],
+    ["Cost", (line) => money(line.usage?.cost) || "–"],
+    ["Active", (line) => duration(line.activeMs)],
+  ];
+  return (
+    <main class="bpage" aria-label="Comparison">
+      <h1>
+        <Icon name="fork" /> Two branches
+      </h1>
+      <p class="dim">They share the first {both.shared} entries. Below is what each did after that.</p>
+      <table class="facts-t">
+        <thead>
+          <tr>
+            <td />
+            <th>
+              <a href={linkTo(both.a)}>{both.timelineA.title ?? both.a}</a>
+            </th>
+            <th>
+              <a href={linkTo(both.b)}>{both.timelineB.title ?? both.b}</a>
+            </th>
+          </tr>
+        </thead>
+        <tbody>
+          {facts.map(([name, tell]) => (
+            <tr key={name} class={tell(both.timelineA) !== tell(both.timelineB) ? "differs" : ""}>
+              <th>{name}</th>
+              <td>{tell(both.timelineA)}</td>
+              <td>{tell(both.timelineB)}</td>
+            </tr>
+          ))}
+        </tbody>
+      </table>
+      <ol class="pairs">
+        {rows.map(([one, two], at) => (
+          <li key={at} class={`pair ${same(one, two) ? "" : "differs"}`}>
+            {[one, two].map((step, side) => (
+              <div key={side}>
+                {step && (
+                  <a href={linkTo(side ? both.b : both.a, step.seq)}>
+                    <span class="g">{step.seq}</span> <Mark kind={step.kind === "model" ? "run" : step.status === "failed" ? "fail" : "done"} />{" "}
+                    <b>{nameOf(step)}</b> <span dir="auto">{step.title}</span>
+                    {step.error && <em class="bad"> {step.error}</em>}
+                  </a>
+                )}
+              </div>
+            ))}
+          </li>
+        ))}
+      </ol>
+    </main>
+  );
+}
