@@ -71,13 +71,14 @@ class TestAtEveryLevel:
             died = await runtime.execute("kill -SEGV $$")
             assert (died.exit_code, died.reason) == (128 + signal.SIGSEGV, "exited")
 
-    async def test_forking_without_end_is_ended(self, level: SandboxLevel, tmp_path: Path) -> None:
+    async def test_too_many_processes_end_a_command(self, level: SandboxLevel, tmp_path: Path) -> None:
         needs(level)
         marker = uuid.uuid4().hex
         policy = ExecutionEnv(max_processes=30)
         async with LocalRuntime(tmp_path, policy=policy, level=level) as runtime:
-            bomb = f"while :; do sleep 600 & sleep 0.002; done; : {marker}"
-            done = await runtime.execute(bomb, timeout=60)
+            # Never more than 60, whatever fails: a bomb would hit the whole machine.
+            many = f"for n in $(seq 60); do sleep 600 & done; wait; : {marker}"
+            done = await runtime.execute(many, timeout=60)
             assert (done.exit_code, done.reason) == (None, "processes")
             assert processes(marker) == []
             assert (await runtime.execute("echo still here")).stdout == "still here\n"
@@ -143,6 +144,47 @@ class TestAtEveryLevel:
             grown = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before
         assert done.exit_code == 0 and done.truncated
         assert grown < 20_000, f"{grown} kB more"
+
+
+FORKING = """
+import os, signal, sys
+from turnlog.runtime import _keeper
+
+group = _keeper._make_group(20)
+if group is None and os.geteuid() == 0:
+    sys.exit("root is held to a number of processes by a pids control group alone, and there is none")
+child = os.fork()
+if child == 0:
+    _keeper._limit_processes(20, group)
+    made = []
+    try:
+        while len(made) < 600:  # never more: a bomb would hit the whole machine
+            made.append(os.fork())
+            if made[-1] == 0:
+                signal.pause()
+    except BlockingIOError:
+        print("refused after", len(made), flush=True)
+    for pid in made:
+        os.kill(pid, signal.SIGKILL)
+        os.waitpid(pid, 0)
+    os._exit(0)
+os.waitpid(child, 0)
+_keeper._remove_group(group)
+print("left", group is not None and os.path.exists(group))
+"""
+
+
+def test_the_kernel_itself_refuses_processes_beyond_the_limit() -> None:
+    """A program that forks without end is faster than any watch; the watch only tells of it."""
+    done = subprocess.run(
+        [sys.executable, "-c", FORKING], capture_output=True, text=True, timeout=60, check=False
+    )
+    if "there is none" in done.stderr:
+        pytest.skip(done.stderr.strip())
+    refused, left = done.stdout.splitlines()
+    assert left == "left False"
+    count = int(refused.removeprefix("refused after "))
+    assert count < 70 if os.geteuid() == 0 else count < 600
 
 
 async def test_a_program_that_is_not_there_is_told_before_it_runs(tmp_path: Path) -> None:

@@ -30,6 +30,8 @@ LANDLOCK_PATH, LANDLOCK_PORT = 1, 2
 WATCH_MS = 200
 """How often a warden adds up what its command uses."""
 SETTING_UP_MS = 3
+SPARE = 50
+"""Processes that the kernel allows beyond the limit: the watch then sees that it was passed, and says so."""
 LISTEN_FD = 100
 
 _libc = ctypes.CDLL(None, use_errno=True)
@@ -79,20 +81,23 @@ def ward(channel: socket.socket, streams: list[int], parent: int) -> NoReturn:
         os._exit(0)
     spec = json.loads(first)
     failed, failing = os.pipe2(os.O_CLOEXEC)
+    group = _make_group(spec.get("processes"))
     main = os.fork()
     if main == 0:
-        start(spec, streams, failing)
+        start(spec, streams, failing, group)
     os.close(failing)
     for fd in streams:
         os.close(fd)
     error = os.read(failed, 10_000)
     if error:
         _end_children()
+        _remove_group(group)
         channel.sendall(error)
         os._exit(0)
     _tell(channel, {"started": main})
     status, reason = _watch(spec, main, channel, woken, parent)
     _end_children()
+    _remove_group(group)
     _tell(channel, {"status": status, "reason": reason})
     os._exit(0)
 
@@ -162,7 +167,55 @@ def _signal_group(main: int, number: int, boxed: bool) -> bool:
     return True
 
 
-def start(spec: dict[str, Any], streams: list[int], failing: int) -> NoReturn:
+def _make_group(processes: int | None) -> str | None:
+    """As root: a control group in which the kernel counts, because it does not hold root to
+    ``RLIMIT_NPROC``. None where there is none to be had; then only the watch above counts."""
+    if not processes or os.geteuid() != 0:
+        return None
+    with open("/proc/self/cgroup") as file:
+        rows = [line.strip().split(":", 2) for line in file]
+    above = [f"/sys/fs/cgroup/pids{path}" for _, names, path in rows if names == "pids"]
+    above += [f"/sys/fs/cgroup{path}" for number, _, path in rows if number == "0"]
+    for folder in above:
+        group = f"{folder.rstrip('/')}/turnlog-{os.getpid()}"
+        with contextlib.suppress(OSError):
+            os.mkdir(group)
+            if os.path.exists(f"{group}/pids.max"):
+                _put(f"{group}/pids.max", processes + SPARE)
+                return group
+        _remove_group(group)
+    return None
+
+
+def _remove_group(group: str | None) -> None:
+    if group is not None:
+        with contextlib.suppress(OSError):
+            os.rmdir(group)
+
+
+def _limit_processes(processes: int | None, group: str | None) -> None:
+    """In the child. The kernel counts all tasks of a user, so those that run already are added."""
+    if group is not None:
+        _put(f"{group}/cgroup.procs", 0)
+    elif processes and os.geteuid() != 0:
+        with open("/proc/loadavg") as file:
+            running = int(file.read().split()[3].partition("/")[2])
+        _limit("NPROC", running + processes + SPARE)
+
+
+def _limit(name: str, limit: int) -> None:
+    number = getattr(resource, f"RLIMIT_{name}")
+    _, hard = resource.getrlimit(number)
+    bound = limit if hard == resource.RLIM_INFINITY else min(limit, hard)
+    resource.setrlimit(number, (bound, bound))
+
+
+def _put(path: str, value: int) -> None:
+    with open(path, "w") as file:
+        file.write(str(value))
+
+
+def start(spec: dict[str, Any], streams: list[int], failing: int, group: str | None) -> NoReturn:
     """In the child: become the command."""
     step = "start the command"
     try:
@@ -174,11 +227,9 @@ def start(spec: dict[str, Any], streams: list[int], failing: int) -> NoReturn:
         _call("prctl", PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
         for fd, target in zip(streams, (0, 1, 2, LISTEN_FD), strict=False):
             os.dup2(fd, target)
+        _limit_processes(spec["processes"], group)
         for name, limit in spec["limits"].items():
-            number = getattr(resource, f"RLIMIT_{name}")
-            _, hard = resource.getrlimit(number)
-            bound = limit if hard == resource.RLIM_INFINITY else min(limit, hard)
-            resource.setrlimit(number, (bound, bound))
+            _limit(name, limit)
         os.umask(0o022)
         step = f"enter the folder {spec['cwd']}"
         os.chdir(spec["cwd"])
