@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +15,7 @@ from turnlog.contract import encode
 from turnlog.events import ToolFinished
 from turnlog.history import open_store, verify
 from turnlog.loop import Memory, fork_session, replay
+from turnlog.system import SystemClock, SystemIds
 from turnlog.testing import ScriptedModel, Turn
 from turnlog.widgets import MemoryNotebookWidget
 
@@ -176,3 +178,64 @@ async def test_the_host_edits_what_is_shared_in_its_own_log_alone() -> None:
 def test_a_scope_is_a_name(scope: Any) -> None:
     with pytest.raises(AgentError, match="scope"):
         MemoryNotebookWidget(scope=scope)
+
+
+WRITER = """
+import asyncio, sys
+from turnlog.history import open_store
+from turnlog.loop import Memory
+
+async def main(url, name):
+    async with open_store(url) as store:
+        memory = Memory(store, "customer-42")
+        for number in range(10):
+            await memory.write(f"{name}{number}", f"of {name}, {number}")
+            print(number, flush=True)
+
+asyncio.run(main(*sys.argv[1:]))
+"""
+
+
+@pytest.mark.spec("W-4")
+async def test_in_a_database_two_processes_and_a_run_write_at_once_and_a_fork_keeps_what_it_saw(
+    postgres_url: str,
+) -> None:
+    async with open_store(postgres_url) as store:
+        # A clock that makes time jump would end a tool that waits for a real database.
+        stage = Stage(store=store, clock=SystemClock(), ids=SystemIds())  # type: ignore[arg-type]
+        others = [
+            await asyncio.create_subprocess_exec(
+                sys.executable, "-c", WRITER, postgres_url, name, stdout=asyncio.subprocess.PIPE
+            )
+            for name in ("left", "right")
+        ]
+        for other in others:  # both have begun
+            assert other.stdout is not None and await other.stdout.readline() == b"0\n"
+        turns = [turn for number in range(10) for turn in (note(f"run{number}", str(number)), "Noted.")]
+        agent, _ = agent_of(stage, turns)
+        for number in range(10):
+            await agent.run(f"Remember {number}.", session=SESSION)
+        assert [(await other.communicate(), other.returncode)[1] for other in others] == [0, 0]
+        notes = dict((await agent.memory(SCOPE).read()).notes)
+        assert notes == {
+            **{
+                f"{name}{number}": f"of {name}, {number}"
+                for name in ("left", "right")
+                for number in range(10)
+            },
+            **{f"run{number}": str(number) for number in range(10)},
+        }
+        await check(stage, "memory:customer-42")
+        await check(stage, SESSION)
+        branch = await fork_session(store, SESSION, clock=stage.clock, ids=stage.ids)
+        seen = await events_of(stage, branch)
+        await agent.memory(SCOPE).erase("run3")
+        await check(stage, branch)
+        assert await events_of(stage, branch) == seen == await events_of(stage, SESSION)
+        again, model = agent_of(stage, ["I do."])
+        await again.run("Do you remember?", session=branch)
+        shown = encode(model.requests[0].messages[-1]).decode()
+        assert "-- **run3**: 3" in shown, "what changed since the fork is told"
+        assert (await events_of(stage, branch))[-1][0] == "read"
+        assert await events_of(stage, SESSION) == seen, "the session it was forked from has not looked since"
+        await check(stage, branch)
