@@ -88,6 +88,7 @@ class Shell:
         self.write("tools.py", TOOLS)
 
     def write(self, name: str, text: str) -> str:
+        (self.folder / name).parent.mkdir(parents=True, exist_ok=True)
         (self.folder / name).write_text(text, encoding="utf-8")
         return name
 

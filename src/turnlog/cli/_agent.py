@@ -17,6 +17,7 @@ from turnlog.history import JsonlStore, SqliteStore, default_store_url
 from turnlog.loop import Agent, AgentConfig, Tool, coding_parts, load_config
 
 from ._app import STORE, check_session, err, json_option, store_option, store_url_of
+from ._project import ask_about
 from ._text import plain
 
 _MADE_OF = {
@@ -30,6 +31,8 @@ _MADE_OF = {
     "workspace": "--workspace",
     "sandbox": "--sandbox",
     "policy": "--policy",
+    "project": "--project",
+    "trust_project": "--trust-project",
 }
 """Options that make an agent; one that is loaded is made already."""
 CODE = "code"
@@ -59,6 +62,17 @@ def agent_options(command: Callable[..., Any]) -> Callable[..., Any]:
         ),
         click.option(
             "--config", metavar="FILE", type=click.Path(dir_okay=False), help="Agent configuration in TOML."
+        ),
+        click.option(
+            "--trust-project",
+            is_flag=True,
+            help="Trust AGENTS.md, skills and hooks of this folder as they are, and use them.",
+        ),
+        click.option(
+            "--project/--no-project",
+            default=None,
+            help="Use AGENTS.md, skills and hooks of this folder, which you are asked about once; default "
+            "with the tools code.",
         ),
         click.option(
             "--tools",
@@ -132,6 +146,8 @@ def make_agent(
     workspace: str | None,
     sandbox: Any,
     policy: Any,
+    project: bool | None,
+    trust_project: bool,
 ) -> Agent:
     if agent_name is not None:
         given = click.get_current_context().params
@@ -167,6 +183,9 @@ def make_agent(
         parts["model"] = model or "local"
     if instructions is not None:
         parts["instructions"] = instructions
+    if trust_project or (project if project is not None else CODE in tool_modules):
+        found = ask_about(workspace or ".", trusts=trust_project)
+        parts |= found.parts(parts.get("instructions") or loaded.instructions)
     if base_url:
         table = None if model or isinstance(loaded.model, str) else loaded.model
         parts["model_options"] = {**((table and table.options) or {}), "base_url": base_url}

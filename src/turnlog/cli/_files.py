@@ -9,6 +9,7 @@ import re
 import shlex
 import sys
 from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any, NamedTuple
 from urllib.parse import unquote, urlsplit
@@ -77,7 +78,8 @@ def _given(name: str, allow_private: bool) -> File:
     if name == "-":
         return File.from_bytes(sys.stdin.buffer.read(_LARGEST + 1), name="standard input")
     if urlsplit(name).scheme in ("http", "https"):
-        return asyncio.run(File.from_url(name, allow_private=allow_private))
+        with ThreadPoolExecutor(1) as thread:  # a chat may be inside of an event loop
+            return thread.submit(asyncio.run, File.from_url(name, allow_private=allow_private)).result()
     return File(name)
 
 

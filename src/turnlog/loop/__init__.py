@@ -50,9 +50,13 @@ if TYPE_CHECKING:
     from ._ports import Question as Question
     from ._ports import RunIds as RunIds
     from ._ports import Veto as Veto
+    from ._project import Project as Project
+    from ._project import ProjectFile as ProjectFile
     from ._replay import ReplayReport as ReplayReport
     from ._replay import replay as replay
     from ._replay import replay_entries as replay_entries
+    from ._skills import Skill as Skill
+    from ._skills import Skills as Skills
     from ._stored import PendingAnswer as PendingAnswer
     from ._stored import explain as explain
     from ._stored import fork_session as fork_session
@@ -80,6 +84,8 @@ else:
             "._compact": "compact_session",
             "._decide": "decide plan_retry",
             "._command_hooks": "CommandHook read_hooks",
+            "._project": "Project ProjectFile",
+            "._skills": "Skill Skills",
             "._ports": "Change Hooks Note Question RunIds Veto",
             "._journal": "Undone",
             "._events": "EventReader STRIDE",

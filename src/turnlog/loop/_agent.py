@@ -65,6 +65,7 @@ from ._options import (
 )
 from ._output import read_output_type
 from ._ports import Hooks
+from ._skills import SkillSource, read_skills
 from ._stream import Run, RunStream, SyncRunStream
 
 T = TypeVar("T", default=str)
@@ -78,7 +79,8 @@ class Agent(Generic[T]):
     user's data directory). Nothing is opened before its use, and ``close`` closes what the agent opened.
     ``model_options`` configure a model given by name, ``params`` are sent with every call. ``deps`` are
     handed to tools as ``ctx.deps``; with ``deps_type`` others are refused. With ``output_type`` the output of
-    every run is a checked value of that type. With ``recap`` a model (True: the same one) writes a recap in
+    every run is a checked value of that type. ``skills`` are folders of skills, which the model reads on
+    demand. With ``recap`` a model (True: the same one) writes a recap in
     the background before the context has to be folded, and the fold uses it.
     ``context`` tunes the context, or makes another :class:`ContextManager` for each session.
     """
@@ -88,6 +90,7 @@ class Agent(Generic[T]):
         model: Model | str,
         *,
         tools: Sequence[ToolSource] | None = (),
+        skills: SkillSource = None,
         instructions: str | None = None,
         name: str = "agent",
         store: Store | str | None = None,
@@ -119,9 +122,9 @@ class Agent(Generic[T]):
         self.store = self._open(store)
         self._widgets = check_widgets(widgets or ())
         check_list("tools", tools or ())
-        self._registry = registry = ToolRegistry(
-            [*(tools or ()), *widget_tools(self._widgets), *memory_tools()]
-        )
+        known = read_skills(skills)
+        own = (*(tools or ()), *known.tools())
+        self._registry = registry = ToolRegistry([*own, *widget_tools(self._widgets), *memory_tools()])
         if deps_type is not None:
             registry.check_deps_type(deps_type)
         check_kind("name", name, str, "text")
@@ -138,10 +141,9 @@ class Agent(Generic[T]):
         check_value("tool_policy", tool_policy, ToolPolicy)
         check_value("limits", limits, LoopLimits)
         check_value("retry", retry, RetryPolicy)
-
         self._defaults = RunDefaults(
             name=name,
-            instructions=instructions,
+            instructions=known.instructions(instructions),
             tool_policy=tool_policy or ToolPolicy(),
             limits=limits or LoopLimits(),
             retry=retry or RetryPolicy(),

@@ -71,5 +71,5 @@ def coding_parts(
     )
 
 
-_HARMLESS = Rule(action="approve", tools=("todo_*", RECALL, READ_ARTIFACT, "job_stop"))
+_HARMLESS = Rule(action="approve", tools=("todo_*", "skill", RECALL, READ_ARTIFACT, "job_stop"))
 """Tools that change nothing but the session, or stop what the session started."""
