@@ -239,11 +239,14 @@ def _kill_turnlog(level: str, folder: Path, seed: int) -> None:
         (keeper,) = [pid for pid in processes("_keeper.py") if _parent(pid) == host.pid]
         gone = os.pidfd_open(keeper)
         select.select([], [], [], random.Random(seed).uniform(0, 0.15))
+        wardens = {pid for pid in processes("_keeper.py") if _parent(pid) == keeper}
         host.kill()
     ended, _, _ = select.select([gone], [], [], 60)
     os.close(gone)
     assert ended, "the keeper did not end"
     assert processes(marker) == []
+    groups = {int(path.name.rpartition("-")[2]) for path in Path("/sys/fs/cgroup").glob("pids/turnlog-*")}
+    assert not groups & wardens, "a control group is left"
 
 
 @pytest.mark.parametrize("level", LEVELS)

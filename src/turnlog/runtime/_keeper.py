@@ -20,6 +20,7 @@ import signal
 import socket
 import struct
 import sys
+from collections.abc import Iterable
 from typing import Any, NoReturn
 
 PR_SET_PDEATHSIG, PR_SET_DUMPABLE, PR_SET_SECCOMP, PR_CAPBSET_DROP = 1, 4, 22, 24
@@ -63,7 +64,12 @@ def keep(control: socket.socket, parent: int, scratch: str | None) -> None:
         for fd in fds:
             os.close(fd)
     signal.signal(signal.SIGCHLD, signal.SIG_DFL)
-    _end_children()
+    _forget(_end_children())
+    for _ in range(100):
+        if not _left:
+            break
+        select.poll().poll(10)
+        _forget(())
     if scratch is not None:
         shutil.rmtree(scratch, ignore_errors=True)
 
@@ -172,12 +178,7 @@ def _make_group(processes: int | None) -> str | None:
     ``RLIMIT_NPROC``. None where there is none to be had; then only the watch above counts."""
     if not processes or os.geteuid() != 0:
         return None
-    with open("/proc/self/cgroup") as file:
-        rows = [line.strip().split(":", 2) for line in file]
-    above = [f"/sys/fs/cgroup/pids{path}" for _, names, path in rows if names == "pids"]
-    above += [f"/sys/fs/cgroup{path}" for number, _, path in rows if number == "0"]
-    for folder in above:
-        group = f"{folder.rstrip('/')}/turnlog-{os.getpid()}"
+    for group in _groups(os.getpid()):
         with contextlib.suppress(OSError):
             os.mkdir(group)
             if os.path.exists(f"{group}/pids.max"):
@@ -185,6 +186,15 @@ def _make_group(processes: int | None) -> str | None:
                 return group
         _remove_group(group)
     return None
+
+
+def _groups(warden: int) -> list[str]:
+    """Where the control group of a warden's command may be, in the older and the newer hierarchy."""
+    with open("/proc/self/cgroup") as file:
+        rows = [line.strip().split(":", 2) for line in file]
+    above = [f"/sys/fs/cgroup/pids{path}" for _, names, path in rows if names == "pids"]
+    above += [f"/sys/fs/cgroup{path}" for number, _, path in rows if number == "0"]
+    return [f"{folder.rstrip('/')}/turnlog-{warden}" for folder in above]
 
 
 def _remove_group(group: str | None) -> None:
@@ -319,21 +329,37 @@ def _children(pid: int) -> list[int]:
     return found
 
 
-def _end_children() -> None:
-    """Kill what is below this process until nothing is: orphans become its children, and are next."""
+def _end_children() -> set[int]:
+    """Kill what is below this process until nothing is: orphans become its children, and are next. Returns
+    which they were."""
+    ended: set[int] = set()
     while True:
         for pid in _children(os.getpid()):
             with contextlib.suppress(ProcessLookupError):
                 os.kill(pid, signal.SIGKILL)
         try:
-            os.waitpid(-1, 0)
+            ended.add(os.waitpid(-1, 0)[0])
         except ChildProcessError:
-            return
-        _reap()
+            return ended
+        ended |= _reap().keys()
 
 
 def _on_child(number: int, frame: object) -> None:
-    _reap()
+    _forget(_reap())
+
+
+_left: set[str] = set()
+
+
+def _forget(wardens: Iterable[int]) -> None:
+    """Remove the groups that wardens left: one that was killed, or whose command the kernel had not quite
+    let go of. That may take it a moment longer, so what stays is tried again."""
+    if os.geteuid() == 0:
+        _left.update(group for warden in wardens for group in _groups(warden))
+        for group in list(_left):
+            _remove_group(group)
+            if not os.path.exists(group):
+                _left.discard(group)
 
 
 def _on_child_later(number: int, frame: object) -> None:
