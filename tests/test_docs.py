@@ -42,7 +42,7 @@ from turnlog.mcp import MCPOptions
 from turnlog.models import BUILT_IN, ModelConfig, http, load_model, wire
 from turnlog.runtime import probe_sandbox
 from turnlog.testing import Loopback, LoopbackAnswer, ScriptedModel, Turn
-from turnlog.tools import ToolOptions
+from turnlog.tools import ToolOptions, code_tools
 
 
 def code(text: str) -> list[str]:
@@ -387,6 +387,17 @@ def test_the_page_about_files_runs(folder: Path, capsys: pytest.CaptureFixture[s
     shown = capsys.readouterr().out
     refused = "report.pdf is a text (text/plain), not the PDF that its name says"
     assert shown == f"A cat, and a poem about it.\nStill the cat.\n{refused}\n"
+
+
+def test_the_page_about_the_coding_agent_runs(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    run_page("docs/code.md")
+    assert capsys.readouterr().out.splitlines() == [
+        "The mean of nothing is 0 now.",
+        "    return sum(numbers) / max(len(numbers), 1)",
+        "('calc.py',)     return sum(numbers) / len(numbers)",
+    ]
+    listed = [name for row in table(page("docs/code.md"), "tool") for name in code(row[0])]
+    assert sorted(listed) == sorted(each.name for each in code_tools())
 
 
 def test_the_page_about_hooks_runs(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
