@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from typing import Any
 
 import pytest
@@ -16,6 +17,7 @@ from history.history_log import (
     results,
     write_everything,
 )
+from turnlog import Agent
 from turnlog.contract import (
     ENTRY_KINDS,
     SCHEMA_VERSION,
@@ -39,7 +41,9 @@ from turnlog.contract import (
     tool_result_part,
     user_message,
 )
-from turnlog.history import MemoryStore, Session
+from turnlog.history import MemoryStore, Session, SessionState
+from turnlog.models import ScriptedModel
+from turnlog.system import SystemClock, SystemIds
 
 
 @pytest.fixture
@@ -400,3 +404,28 @@ async def test_a_tool_result_with_parts_and_grains_survives(session: Session) ->
     last = again.entries[-1].payload
     assert isinstance(last, ModelInput)
     assert last.source == "steering"
+
+
+async def test_others_have_their_turn_while_a_long_session_is_opened() -> None:
+    store, clock, ids = MemoryStore(), SystemClock(), SystemIds()
+    long = await Session.open(store, "long", clock=clock, ids=ids)
+    for number in range(8_000):
+        long.append_custom("note", {"number": number})
+    await long.commit()
+    turns = 0
+
+    async def others() -> None:
+        nonlocal turns
+        while True:
+            turns += 1
+            await asyncio.sleep(0)
+
+    beside = asyncio.create_task(others())
+    again = await Session.open(store, "long", clock=clock, ids=ids)
+    assert turns >= 8
+    before = turns
+    async with Agent(ScriptedModel(["Hello."]), store=store) as agent:
+        await agent.run("Well?", session="long")
+    assert turns - before >= 16  # its state, and its context
+    beside.cancel()
+    assert again.state == SessionState.of(again.entries)

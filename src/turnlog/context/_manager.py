@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import ClassVar, Protocol, TypedDict, Unpack
 
@@ -32,7 +32,7 @@ from ._lane import ContextStats, ModelContext
 from ._options import ContextOptions, WindowOf
 from ._planner import FoldPlanner
 from ._projection import Projection, render_runtime
-from ._render import ResultContent, TextKind, content_text, input_text, make_grains, make_preview
+from ._render import ResultContent, TextKind, content_text, hidden_ids, input_text, make_grains, make_preview
 from ._shrink import FoldReason
 
 Screen = Callable[[], "str | None"]
@@ -40,6 +40,9 @@ Screen = Callable[[], "str | None"]
 
 PAGE = 8_000
 """Bytes of one page of recalled text, where the window allows it."""
+
+_SLICE = 1_000
+"""Entries that are folded in one go: some milliseconds."""
 
 _RECAP_GROWTH = 0.1
 """Share of the threshold that a context grows by before a recap that came to nothing is asked for again."""
@@ -210,6 +213,21 @@ class ProjectionContext(ContextManager):
             self._projection = Projection.of(self._waiting, self.options)
             self._waiting = None
         return self._projection
+
+    def catch_up(self) -> Iterator[None]:
+        """Take in what waits, a slice at each step: the hall lets others have their turn in between."""
+        waiting, at = self._waiting, 0
+        if waiting is None:
+            return
+        projection = Projection(self.options, hidden=hidden_ids(waiting))
+        while at < len(waiting):  # more may come meanwhile
+            for entry in waiting[at : at + _SLICE]:
+                projection.step(entry)
+            at += _SLICE
+            yield
+            if self._waiting is not waiting:
+                return  # refolded, or needed at once
+        self._projection, self._waiting = projection, None
 
     def step(self, entry: Entry) -> None:
         if self._waiting is None:

@@ -30,7 +30,6 @@ if TYPE_CHECKING:
     from ._state import CallState as CallState
     from ._state import SessionState as SessionState
     from ._state import may_hold_images as may_hold_images
-    from ._state import pending_in as pending_in
     from ._state import usage_of as usage_of
     from ._timeline import RunSpan as RunSpan
     from ._timeline import Step as Step
@@ -47,6 +46,7 @@ if TYPE_CHECKING:
     from ._views import Announcing as Announcing
     from ._views import follow as follow
     from ._views import messages_of as messages_of
+    from ._views import pending_in as pending_in
     from ._views import redaction_of as redaction_of
     from ._views import visible_entries as visible_entries
     from .jsonl import JsonlStore as JsonlStore
@@ -64,11 +64,11 @@ else:
             ".postgres": "PostgresStore",
             "._purge": "purge purge_scope",
             "._session": "Session Subscriber log_written seal_entries",
-            "._state": "BY_CHILD RECAP_FAILED CallState SessionState may_hold_images pending_in usage_of",
+            "._state": "BY_CHILD RECAP_FAILED CallState SessionState may_hold_images usage_of",
             ".sqlite": "SqliteStore",
             "._timeline": "RunSpan Step Timeline TimelineReader timeline_of",
             "._urls": "default_store_url open_store show_url",
             "._verify": "Problem check_unchanged verify",
-            "._views": "AgentState Announcing follow messages_of redaction_of visible_entries",
+            "._views": "AgentState Announcing follow messages_of pending_in redaction_of visible_entries",
         },
     )

@@ -34,9 +34,9 @@ from ..contract import (
     read_envelope,
 )
 from ..system import SystemClock
-from ._state import SessionState, digest_of, pending_in
+from ._state import SessionState
 from ._upcast import decode_log, first_version_is_current
-from ._views import visible_entries
+from ._views import digest_of, pending_in, visible_entries
 
 MAX_SESSION_ID = 180
 """Bytes of UTF-8 a session id may take: it becomes a file name in a JSONL store."""

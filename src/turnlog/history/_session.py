@@ -42,8 +42,8 @@ from ..contract import (
 )
 from ._appends import Appends, detach_images, scrub_payload
 from ._base import check_session_id, not_found
-from ._state import SessionState, digest_of
-from ._views import AgentState, Transcript, visible_entries
+from ._state import SLICE, SessionState
+from ._views import AgentState, Transcript, digest_of, visible_entries
 
 T = TypeVar("T")
 
@@ -124,6 +124,7 @@ class Session(Appends):
         ids: IdSource,
         lease: Lease | None = None,
         header: SessionHeader | None = None,
+        state: SessionState | None = None,
     ) -> None:
         self.store = store
         self.session_id = session_id
@@ -146,7 +147,7 @@ class Session(Appends):
         """Told of every entry once it is committed."""
         self.secrets = Secrets(owned_secrets(store).values())
         """Never written to the log."""
-        self.state = SessionState.of(self._entries)
+        self.state = SessionState.of(self._entries) if state is None else state
 
     @classmethod
     async def open(
@@ -182,7 +183,8 @@ class Session(Appends):
                 raise
         if not entries and not create:
             raise not_found(session_id)
-        return cls(store, session_id, entries, clock=clock, ids=ids, lease=lease, header=header)
+        state = await _fold(entries)
+        return cls(store, session_id, entries, clock=clock, ids=ids, lease=lease, header=header, state=state)
 
     # Views
 
@@ -459,6 +461,15 @@ class Session(Appends):
             self._ids_seen.add(entry.id)
         self._ids_upto = len(self._entries)
         return self._ids_seen
+
+
+async def _fold(entries: Sequence[Entry]) -> SessionState:
+    """The state of a log; a long one is folded in slices, between which others have their turn."""
+    state = SessionState()
+    for _ in state.take_slices(entries):
+        if len(entries) > SLICE:
+            await asyncio.sleep(0)
+    return state
 
 
 async def _outlast(task: asyncio.Future[Any]) -> asyncio.CancelledError | None:

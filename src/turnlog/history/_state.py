@@ -3,7 +3,7 @@ decides from, and that every view is made of. ``step`` is constant work per entr
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from itertools import islice
 from typing import Any, Self
@@ -29,7 +29,6 @@ from ..contract import (
     ModelInputEntry,
     ModelInvocationDescriptor,
     ModelOutputEntry,
-    PendingApproval,
     PurgeEntry,
     RedactionEntry,
     RunEnded,
@@ -38,7 +37,6 @@ from ..contract import (
     RunStartedEntry,
     RunStatus,
     RuntimeInitEntry,
-    SessionDigest,
     SessionHeaderEntry,
     SystemPromptEntry,
     TokenUsage,
@@ -62,6 +60,9 @@ CONTINUED = "turnlog.continued"
 """Name of the custom entry that says that the child session which a call waits for can continue."""
 BY_CHILD = "session "
 """Before the name of the child session that the answer to a call comes from."""
+
+SLICE = 1_000
+"""Entries that are folded in one go: a millisecond or two."""
 
 _ABOUT = 120
 
@@ -250,13 +251,22 @@ class SessionState:
 
     def take(self, entries: Sequence[Entry]) -> None:
         """``step`` for a whole log: of runs that are over, only what outlives them is looked at."""
+        for _ in self.take_slices(entries):
+            pass
+
+    def take_slices(self, entries: Sequence[Entry]) -> Iterator[None]:
+        """As ``take``, a slice of the log at each step."""
         # The newest run may have begun with calls of the answer before it open.
         run = _newest(entries, "model_output", _newest(entries, "run_started", len(entries)))
-        for steps, part in ((OUTLIVING, islice(entries, run)), (STEPS, islice(entries, run, None))):
-            for entry in part:
+        rest, at = iter(entries), 0
+        while at < len(entries):
+            steps, size = (OUTLIVING, min(SLICE, run - at)) if at < run else (STEPS, SLICE)
+            for entry in islice(rest, size):
                 step = steps[entry.kind]
                 if step is not None:
                     step(self, entry)
+            at += size
+            yield
 
     def step(self, entry: Entry) -> None:
         step = STEPS[entry.kind]
@@ -498,33 +508,6 @@ def _first_words(text: str) -> str:
     """The beginning of a message as one short line."""
     line = " ".join(text[: 4 * _ABOUT].split())
     return line if len(line) <= _ABOUT else line[: _ABOUT - 1].rstrip() + "…"
-
-
-def pending_in(session_id: str, state: SessionState) -> list[PendingApproval]:
-    """The questions of a session that nobody has decided, the oldest first."""
-    asked = [call.request for call in state.awaiting if call.request is not None]
-    return [
-        PendingApproval(
-            entry_id=entry.id,
-            session_id=session_id,
-            run_id=entry.run_id,
-            requested_at=entry.timestamp,
-            requested=entry.payload,
-        )
-        for entry in sorted(asked, key=lambda entry: entry.seq)
-    ]
-
-
-def digest_of(state: SessionState) -> SessionDigest:
-    """What a store keeps beside the log to answer for all sessions."""
-    return SessionDigest(
-        status=state.status,
-        run_id=state.current_run,
-        pending=len(state.awaiting),
-        title=state.title,
-        metadata=state.metadata or None,
-        about=state.about[1] or None,
-    )
 
 
 def _spent(entry: CompactionSummaryEntry | CustomEntry) -> TokenUsage | None:

@@ -19,9 +19,11 @@ from ..contract import (
     ModelInput,
     ModelInputEntry,
     ModelOutputEntry,
+    PendingApproval,
     PurgeEntry,
     RedactionEntry,
     RunStatus,
+    SessionDigest,
     Store,
     TokenUsage,
     ToolCall,
@@ -66,6 +68,33 @@ class AgentState(Value, frozen=True, kw_only=True):
     @classmethod
     def from_entries(cls, entries: Iterable[Entry]) -> AgentState:
         return cls.of(SessionState.of(list(entries)))
+
+
+def pending_in(session_id: str, state: SessionState) -> list[PendingApproval]:
+    """The questions of a session that nobody has decided, the oldest first."""
+    asked = [call.request for call in state.awaiting if call.request is not None]
+    return [
+        PendingApproval(
+            entry_id=entry.id,
+            session_id=session_id,
+            run_id=entry.run_id,
+            requested_at=entry.timestamp,
+            requested=entry.payload,
+        )
+        for entry in sorted(asked, key=lambda entry: entry.seq)
+    ]
+
+
+def digest_of(state: SessionState) -> SessionDigest:
+    """What a store keeps beside the log to answer for all sessions."""
+    return SessionDigest(
+        status=state.status,
+        run_id=state.current_run,
+        pending=len(state.awaiting),
+        title=state.title,
+        metadata=state.metadata or None,
+        about=state.about[1] or None,
+    )
 
 
 class Transcript:

@@ -3,7 +3,8 @@ sessions share; and the built-in tools that reach them."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+import asyncio
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextvars import ContextVar
 from dataclasses import dataclass
 from typing import Any
@@ -29,6 +30,9 @@ from turnlog.widgets import MemoryNotebookWidget, Notebook, TodoWidget, Widget, 
 
 from ._budget import Budget
 
+_SHORT = 1_000
+"""Entries of a session whose context is folded in one go."""
+
 
 class Folds:
     """A subscriber of its session that keeps the context and the screen, so that a turn costs what is new."""
@@ -50,6 +54,13 @@ class Folds:
             self.context.refold(entries)
             if self.host.widgets:
                 self.host.refold(entries)
+
+    async def catch_up(self) -> None:
+        """Fold the context of a long session in slices, between which others have their turn."""
+        slices: Callable[[], Iterator[None]] | None = getattr(self.context, "catch_up", None)
+        if slices is not None and self.session.tail_seq > _SHORT:
+            for _ in slices():
+                await asyncio.sleep(0)
 
     def step(self, entry: Entry) -> None:
         self.host.step(entry)

@@ -194,6 +194,7 @@ class AgentLoop:
         if left := folds.session.state.open_calls:
             await self.control.end_children(left, "a new run was started before the one that called this one")
         given = replace(given, invocation_state=run.invocation_state)
+        await folds.catch_up()
         runner = self._runner(opened, folds, run.runtime_hints, given)
         runner.begin(run, said)
         return runner
@@ -241,6 +242,8 @@ class AgentLoop:
         runner = self._runner(opened, folds, hints, objects, budget)
         opened.runner = runner
         await self.control.queue.look(opened.session_id)  # messages sent while nobody drove it
+        if not state.open_calls:  # a call that runs again needs no context yet
+            await folds.catch_up()
         runner.take_over()
         limit = state.started.limits.max_run_duration_ms if state.started is not None else None
         spent = time_spent(folds.session.entries, state.run_id) if limit is not None else 0
