@@ -64,7 +64,8 @@ async def call_tool(server: Server, name: str, arguments: JsonObject, ctx: ToolC
                 continue
             if _is_gone(error):
                 link.give_up()
-                why = f" ({link.outcome.reason})" if link.outcome.reason else ""
+                said = link.outcome.reason or getattr(getattr(error, "error", None), "message", None)
+                why = f" ({said})" if said and said != "Connection closed" else ""
                 raise ToolError(
                     f"the connection to MCP server {server.name!r} broke{why}; the call may have taken "
                     "effect or not: look at the actual state before you call it again",

@@ -222,7 +222,8 @@ class MCPServer:
         allow = self._options.get("allow")
         problems: list[str] = []
         made: dict[str, Tool] = {}
-        for told in await self._all("tools", _list_tools):
+        listed = await self._all("tools", _list_tools)
+        for told in listed:
             if allow is not None and told.name not in allow:
                 continue
             name, problem = self._shown_name(told.name), _check_tool(told)
@@ -238,6 +239,8 @@ class MCPServer:
                 problems.append(
                     f"tool {told.name[:80]!r} of MCP server {self.name!r} is not offered: {problem}"
                 )
+        if allow is not None and (missing := sorted(set(allow) - {each.name for each in listed})):
+            problems.append(f"MCP server {self.name!r} has no tool {', '.join(missing)}, which allow names")
         for problem in problems:
             if problem not in self.problems:
                 _log.warning("%s", problem)
