@@ -332,7 +332,7 @@ async def _in_memory(notes: SharedNotes, event: WidgetEvent) -> WidgetEvent:
 
 
 def memory_tools() -> list[Tool]:
-    """``recall`` and ``read_artifact``: offered once there is something to bring back."""
+    """``recall`` and ``read_artifact``: offered from the start, so that the first long result is no break."""
     offset = {"type": "integer", "minimum": 0, "description": "Where to start, in characters."}
     query = {"type": "string", "description": "Words to search for; the best places come first."}
     return [
