@@ -101,8 +101,8 @@ async def test_it_survives_a_kill_on_postgresql(postgres: PostgresServer) -> Non
 @pytest.mark.spec("H-6")
 def test_it_survives_power_loss_on_sqlite() -> None:
     """Every write and sync is recorded; the power goes at any of them, what was not synced may be lost."""
-    report = lose_power("one_tool", "sqlite", images=120, holes=True)
-    assert report.failures == [] and report.images == 120 and report.acknowledged > 5
+    report = lose_power("one_tool", "sqlite", images=80, holes=True)
+    assert report.failures == [] and report.images == 80 and report.acknowledged > 5
     assert lose_power("one_tool", "sqlite", images=40, forgetful=True).failures, (
         "the proof finds a lost write"
     )
