@@ -18,6 +18,7 @@ from turnlog.contract import (
     RunEvent,
     RunInput,
     TokenUsage,
+    ToolCallRequest,
     ToolPolicy,
     check_transition,
     decode,
@@ -25,7 +26,7 @@ from turnlog.contract import (
     user_message,
 )
 from turnlog.history import MemoryStore, verify
-from turnlog.loop import AgentLoop
+from turnlog.loop import AgentLoop, RunIds, Veto
 from turnlog.testing import FaultStore, ScriptedModel, Turn, VirtualClock, fail_append
 
 LOOK = asks_for(call("look", place="gate"))
@@ -376,6 +377,22 @@ async def test_hooks_are_called_and_one_that_raises_fails_the_run_visibly() -> N
         result = await agent.run("Look.", session="s", check=False)
         assert result.status == "failed" and result.last_error is not None, point
         assert result.last_error.code == "HookFailed" and "boom" in result.last_error.message
+
+
+@pytest.mark.spec("L-13")
+async def test_what_a_hook_decides_is_a_value_in_the_log_and_a_replay_needs_no_hook() -> None:
+    def guard(call: ToolCallRequest, ids: RunIds) -> Veto | None:
+        return Veto("not in this house") if ids.session_id == "s" else None
+
+    desk = Desk()
+    agent = desk.agent(LOOK, "Then not.", hooks=Hooks(check_tool=[guard]))
+    assert (await agent.run("Look.", session="s")).text == "Then not."
+    assert desk.done == []
+    session = desk.agent("Unused.").session("s")
+    (denied,) = [entry.payload for entry in await session.entries() if entry.kind == "tool_results"]
+    assert denied.outcomes[0].status == "denied"
+    assert "not in this house" in denied.message.tool_results[0].payload.text
+    assert (await session.replay()).identical
 
 
 @pytest.mark.spec("L-15")

@@ -13,7 +13,7 @@ import pytest
 
 from turnlog import Agent, AgentError, File, Input, open_store
 from turnlog.contract import FileRefPart, ImagePart, ModelInputEntry, decode_text, mime_type_of
-from turnlog.history import named_blobs
+from turnlog.history import import_jsonl, named_blobs
 from turnlog.testing import ScriptedModel
 
 PDF = b"%PDF-1.4\n1 0 obj<</Type/Catalog>>endobj\ntrailer<</Root 1 0 R>>\n%%EOF\n"
@@ -194,3 +194,17 @@ async def test_a_file_weighs_in_the_context_as_what_the_provider_counts(tmp_path
         started = next(e for e in await store.load(name) if isinstance(e, ModelCallStartedEntry))
         estimates.append(started.payload.estimated_tokens or 0)
     assert 9_000 < estimates[1] - estimates[0] < 15_000
+
+
+async def test_a_file_travels_with_an_export_and_is_gone_after_a_purge(tmp_path: Path) -> None:
+    store = open_store("memory:")
+    agent = _agent(ScriptedModel(["Read."]), store)
+    await agent.run(["Read", File.from_bytes(PDF, name="paper.pdf")], session="s")
+    said = next(e for e in await store.load("s") if isinstance(e, ModelInputEntry))
+    (name,) = named_blobs(said)
+    elsewhere = open_store("memory:")
+    await import_jsonl(elsewhere, await agent.session("s").export())
+    assert await elsewhere.get_blob(name) == PDF
+    await agent.session("s").purge([said.id], by="ann")
+    with pytest.raises(AgentError):
+        await store.get_blob(name)

@@ -9,10 +9,17 @@ import pytest
 
 from loop.scenarios import SESSION, Stage, call
 from loop.test_skills import make_skill
+from turnlog import tool
 from turnlog.contract import SystemPromptEntry, ToolResultsEntry
 from turnlog.loop import Project, replay
 from turnlog.system import TrustStore
 from turnlog.testing import Turn
+
+
+@tool(requires_approval=True)
+def charge(amount: int) -> str:
+    """Charge an amount."""
+    return f"charged {amount}"
 
 
 @pytest.fixture
@@ -144,3 +151,22 @@ def test_a_folder_without_a_repository_is_its_own_root(tmp_path: Path, home: Pat
     (tmp_path / "AGENTS.md").write_text("above")
     (tmp_path / "here").mkdir()
     assert Project.find(tmp_path / "here").files == ()
+
+
+async def test_a_run_is_resumed_with_the_instructions_that_it_began_with(repo: Path) -> None:
+    """Also when the file has changed since: the log has them."""
+    stage = Stage()
+    (repo / ".claude" / "settings.json").unlink()
+    turns = [Turn(tool_calls=[call("charge", amount=1)]), "Done."]
+    agent = stage.agent(turns, tools=[charge], **Project.find(repo).parts())
+    assert (await agent.run("Charge.", session=SESSION)).status == "awaiting_human"
+    (repo / "AGENTS.md").write_text("Other instructions.")
+    other = stage.agent(["Done."], tools=[charge], **Project.find(repo).parts())
+    (waiting,) = await other.pending(SESSION)
+    await other.decide(SESSION, waiting.tool_call_id, "approve", by="ann")
+    await other.resume(SESSION)
+    entries = await stage.store.load(SESSION)
+    (prompt,) = [entry.payload.text for entry in entries if isinstance(entry, SystemPromptEntry)]
+    assert "Use tabs." in prompt
+    report = await replay(stage.store, SESSION)
+    assert report.identical, report.difference
