@@ -237,7 +237,13 @@ async def test_a_question_inside_a_child_is_answered_from_the_inbox_of_its_paren
 @pytest.mark.spec("L-11")
 async def test_children_beside_each_other_share_one_budget() -> None:
     used = TokenUsage(input_tokens=900, output_tokens=100, total_tokens=1000)
-    child = ScriptedModel(default=Turn(text="Facts.", usage=used))
+
+    async def answer(request: ModelRequest) -> Turn:
+        for _ in range(50):  # the others would ask meanwhile
+            await asyncio.sleep(0)
+        return Turn(text="Facts.", usage=used)
+
+    child = ScriptedModel(default=answer)
     agent = Agent(
         ScriptedModel([ask("a", "b", "c", "d", "e", "f")]),
         tools=[researcher(child)],
@@ -355,6 +361,30 @@ async def test_the_end_of_a_run_that_nobody_drives_ends_its_children(how: str) -
     (name,) = await children_of(agent, "s")
     assert (await agent.session(name).state()).status == "aborted" and not await store.pending()
     await check_replay(agent, "s", name)
+
+
+@pytest.mark.spec("L-11", "T-11")
+async def test_a_session_that_a_tool_only_names_is_not_its_child() -> None:
+    @tool
+    def wait() -> ToolResult:
+        """Wait."""
+        return ToolResult.deferred("another session answers", by="session other")
+
+    @tool(requires_approval=True)
+    def buy() -> str:
+        """Buy."""
+        return "bought"
+
+    def call(name: str) -> ScriptedModel:
+        return ScriptedModel([Turn(tool_calls=[{"name": name, "arguments": {}}])])
+
+    store = MemoryStore()
+    await Agent(call("buy"), tools=[buy], store=store).run("Go.", session="other")
+    agent = Agent(call("wait"), tools=[wait], store=store)
+    await agent.run("Go.", session="s")
+    assert await agent.session("s").pending() == [] and len(await agent.session("s").questions()) == 1
+    assert await agent.session("s").abort("enough")
+    assert len(await agent.session("other").pending()) == 1
 
 
 @pytest.mark.spec("L-11")

@@ -172,6 +172,19 @@ async def test_hand_offs_in_a_circle_are_bounded_and_the_model_is_told() -> None
     await check_replay(one)
 
 
+async def test_a_team_that_hands_over_in_a_circle_is_the_tool_of_another_agent() -> None:
+    one = Agent(ScriptedModel([transfer("two")]), name="one", store="memory:")
+    two = Agent(ScriptedModel(["Two knows."]), name="two", handoffs=[one], store="memory:")
+    one.add_handoffs(two)
+    call = Turn(tool_calls=[{"name": "one", "arguments": {"input": "Who knows?"}}])
+    lead = ScriptedModel([call, "It is known."])
+    agent = Agent(lead, name="lead", tools=[one.as_tool("Knows.")], store="memory:")
+    assert (await agent.run("Ask.", session="s")).text == "It is known."
+    assert lead.requests[1].messages[-1].tool_results[0].payload.text == "Two knows."
+    for info in await agent.store.sessions():
+        await check_replay(agent, info.session_id)
+
+
 async def test_limits_of_the_run_hold_for_the_next_agent() -> None:
     billing = Agent(
         ScriptedModel(default=Turn(tool_calls=[{"name": "look", "arguments": {}}])),

@@ -41,7 +41,7 @@ from ._open_sessions import LoopParts, OpenRun, OpenSessions, take_message
 from ._options import check_kind
 from ._ports import Said
 from ._runner import Runner
-from ._stored import decide_on, record_decision
+from ._stored import decide_on, is_child, record_decision
 
 LOOK = 0.25
 """Seconds between two looks at the queue."""
@@ -337,13 +337,16 @@ class RunControl:
                 return True
         return False
 
-    async def end_children(self, calls: Sequence[CallState], reason: str) -> None:
-        """End the runs of children that nobody will ask for any more."""
+    async def end_children(self, session_id: str, calls: Sequence[CallState], reason: str) -> None:
+        """End the runs of a session's children that nobody will ask for any more. A tool may have named any
+        session as the one that will answer: only its own children are ended."""
         for child in (call.child for call in calls):
             if child is None:
                 continue
             try:
-                await self.abort(child, None, reason)
+                state = await self._state_of(child)
+                if state.is_open and is_child(state, session_id):
+                    await self.abort(child, None, reason)
             except AgentError as error:
                 _log.warning("%s: the child session was not ended: %s", child, error.message)
 
@@ -425,7 +428,7 @@ class RunControl:
             calls = runner.session.state.open_calls
             await runner.settle(error)
             runner.outbox.close()
-            await self.end_children(calls, f"the run that called this one ended: {error.message}")
+            await self.end_children(session_id, calls, f"the run that called this one ended: {error.message}")
             return True
         finally:
             await self._sessions.release(opened)

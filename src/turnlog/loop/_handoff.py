@@ -73,7 +73,9 @@ def team_of(parts: LoopParts) -> dict[str, Handoff]:
         if known is None:
             known = found[each.name] = each
             due += each.parts.handoffs
-        if known.parts is not each.parts or (each.name == parts.agent_name and each.parts is not parts):
+        # By their tools: the parts are made anew where an agent works in the store of another.
+        here = parts if each.name == parts.agent_name else known.parts
+        if here.registry is not each.parts.registry:
             raise AgentError(
                 "ConfigInvalid",
                 f"two agents that hand over to each other are named {each.name!r}; the log tells by the name "

@@ -192,7 +192,8 @@ class AgentLoop:
             await notes.refresh()
         run = await self._with_runtime(run)
         if left := folds.session.state.open_calls:
-            await self.control.end_children(left, "a new run was started before the one that called this one")
+            why = "a new run was started before the one that called this one"
+            await self.control.end_children(opened.session_id, left, why)
         given = replace(given, invocation_state=run.invocation_state)
         await folds.catch_up()
         runner = self._runner(opened, folds, run.runtime_hints, given)
@@ -350,7 +351,8 @@ class AgentLoop:
                     await self.recaps.stop(opened.session_id)
                 if stopped:
                     waited = [call for call in runner.session.state.calls.values() if call.deferred]
-                    await self.control.end_children(waited, "the run that called this one has ended")
+                    why = "the run that called this one has ended"
+                    await self.control.end_children(opened.session_id, waited, why)
             finally:
                 await self.sessions.release(opened)
                 self.control.queue.rest()

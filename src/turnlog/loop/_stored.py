@@ -233,12 +233,13 @@ async def pending_answers(store: Store, session_id: str | None = None) -> list[P
     found: list[PendingAnswer] = []
     for name in names:
         own = SessionState.of(visible_entries(await store.load(name)))
-        below = await _children_in(store, own, {name}) if session_id is not None else []
+        below = await _children_in(store, name, own)
+        children = {child for child, _ in below}
         found += [
             PendingAnswer(session_id=home, run_id=state.run_id, asked=call.deferred)
-            for home, state in [(name, own), *below]
+            for home, state in [(name, own), *(below if session_id is not None else ())]
             for call in state.open_calls
-            if call.deferred is not None and call.child is None
+            if call.deferred is not None and call.child not in children
         ]
     return found
 
@@ -247,7 +248,7 @@ async def pending_calls(store: Store, session_id: str) -> list[PendingApproval]:
     """What waits for a human in a session, and in the children that its calls wait for, oldest first."""
     own = SessionState.of(visible_entries(await store.load(session_id)))
     found = pending_in(session_id, own)
-    for child, state in await _children_in(store, own, {session_id}):
+    for child, state in await _children_in(store, session_id, own):
         found += pending_in(child, state)
     return sorted(found, key=lambda each: (each.requested_at, each.entry_id))
 
@@ -258,20 +259,30 @@ async def home_of(store: Store, session_id: str, tool_call_id: str) -> str:
         return session_id
     own = SessionState.of(await store.load(session_id))
     if tool_call_id not in own.calls:
-        for child, state in await _children_in(store, own, {session_id}):
+        for child, state in await _children_in(store, session_id, own):
             if tool_call_id in state.calls:
                 return child
     return session_id
 
 
-async def _children_in(store: Store, state: SessionState, known: set[str]) -> list[tuple[str, SessionState]]:
+def is_child(state: SessionState, session_id: str) -> bool:
+    """Whether the session of ``state`` was made for a call of ``session_id``."""
+    return state.metadata.get("parent_session") == session_id
+
+
+async def _children_in(store: Store, session_id: str, state: SessionState) -> list[tuple[str, SessionState]]:
     """The sessions below the open calls of a run, and what their logs say."""
     found: list[tuple[str, SessionState]] = []
-    for child in (call.child for call in state.open_calls if state.is_open):
-        if child is not None and child not in known and await store.tail(child) is not None:
-            known.add(child)
+    due = [(session_id, state)]
+    while due:
+        parent, above = due.pop(0)
+        for child in (call.child for call in above.open_calls if above.is_open):
+            if child is None or await store.tail(child) is None:
+                continue
             below = SessionState.of(visible_entries(await store.load(child)))
-            found += [(child, below), *await _children_in(store, below, known)]
+            if is_child(below, parent) and all(child != known for known, _ in found):
+                due.append((child, below))
+                found.append((child, below))
     return found
 
 
