@@ -193,7 +193,7 @@ class ProjectionContext(ContextManager):
     """The default: an incremental projection, and a planner that folds when a context is too long.
 
     A call costs what is new since the last one; only a fold, a change of prompt or tools and a refold cost
-    the length of what is visible. ``window_of`` tells a model's own window where it knows it. A subclass may
+    the length of what is visible. ``window_of`` gives a model's own window where it knows it. A subclass may
     name a ``planner`` of its own.
     """
 

@@ -212,7 +212,7 @@ def weigh(message: Message, size: int, options: ContextOptions) -> int:
 
 def _weight_of(part: ImagePart | FileRefPart, options: ContextOptions) -> int:
     """What a provider counts for a picture or a file, less the data in the message. A PDF is pages, each as
-    much as a picture; how many, its size has to tell."""
+    much as a picture; their number follows from its size."""
     file, sent = part.payload, len(part.payload.data or "")
     if isinstance(file, FileRef):
         if file.data is None and file.url is None:

@@ -166,7 +166,7 @@ class FoldPlanner:
         return len(screen.encode()) if screen else 0
 
     def _is_worth_trying(self, draft: FoldDraft, aim: Aim, least: int) -> bool:
-        """Whether enough could be freed at best; says so at the cost of a sum, before any text is made."""
+        """Whether enough could be freed at best; costs a sum, before any text is made."""
         if aim.reason in {"overflow", "manual"}:
             return True
         weights = [draft.weigh(unit) for unit in draft.units]

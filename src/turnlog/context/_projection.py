@@ -205,7 +205,7 @@ class Projection:
                 self._set_head("override", entry, None)  # it was for the agent that spoke until now
 
     def _add_branch(self, entry: BranchSummaryEntry) -> None:
-        # A purge that this log does not tell of was before the branch: no screen of the branch can show it.
+        # A purge that is not in this log was before the branch: no screen of the branch can show it.
         self._gone.clear()
         self.numbers[entry.id] = entry.seq
         if entry.payload.summary:

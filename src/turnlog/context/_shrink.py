@@ -1,4 +1,4 @@
-"""A fold in the making (what would be visible, and what the entry will say that makes it so), and the steps
+"""A fold in the making (what would be visible, and what the entry will hold that makes it so), and the steps
 that shorten it, each where the one before left too much."""
 
 from __future__ import annotations
@@ -217,7 +217,7 @@ def _use_recap(draft: FoldDraft, aim: Aim) -> None:
 
 def _shed(draft: FoldDraft, aim: Aim) -> None:
     """What is old goes to a lower level where it stands, oldest first: to its summary, and where that is not
-    enough to its gist. Gists that are not enough either are of no use: a digest tells more in less room."""
+    enough to its gist. Gists that are not enough either are of no use: a digest holds more in less room."""
     weight, units = draft.weight(), list(draft.units)
     kept = draft.kept_from(aim.tail)
     for grain in aim.grains:

@@ -71,7 +71,7 @@ def payload_type(envelope: type[Any]) -> type[Any]:
 
 
 def find_unjson(value: object, depth: int = 0) -> str | None:
-    """Say what in ``value`` JSON cannot carry back unchanged, or None when all of it can."""
+    """What in ``value`` JSON cannot carry back unchanged, in words, or None when all of it can."""
     if depth > MAX_DEPTH:
         return f"it nests deeper than {MAX_DEPTH} levels"
     if type(value) is str and value.isascii():  # nearly all of them

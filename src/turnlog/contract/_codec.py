@@ -356,7 +356,7 @@ def write_event(event: Any) -> Any:
 
 
 def read_event(wire: Any) -> Any:
-    """The event that ``wire``, an instance of ``wire_type()``, tells of."""
+    """The event that ``wire``, an instance of ``wire_type()``, stands for."""
     kind = wire.__struct_config__.tag
     form = _form(kind)
     payload = wire.payload

@@ -266,4 +266,4 @@ DELTA_EVENTS: dict[str, type[TextDelta | ThinkingDelta | ToolCallDelta | ModelDe
     "done": ModelDelta,
     "error": ModelDelta,
 }
-"""Kind of delta → the event that tells of it."""
+"""Kind of delta → the event that shows it."""

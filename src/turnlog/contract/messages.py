@@ -174,7 +174,7 @@ ROLE_PARTS: dict[str, frozenset[str]] = {
     "assistant": frozenset({"text", "thinking", "tool_call"}),
     "tool": frozenset({"tool_result"}),
 }
-"""Which parts a role may hold. The one place that says so."""
+"""Which parts a role may hold. The one place for it."""
 
 _PARTS: tuple[type[MessagePart], ...] = get_args(MessagePart)
 

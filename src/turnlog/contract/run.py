@@ -37,7 +37,7 @@ class ToolPolicy(Value, frozen=True, kw_only=True):
     """Which tools a run may use and how. Absent fields mean no restriction.
 
     ``max_parallel`` bounds the calls that run at once; only those of tools that are ``concurrent`` ever do.
-    ``outcome_unknown`` says who is told of a call that started before a crash and left no result.
+    ``outcome_unknown`` names who decides on a call that started before a crash and left no result.
     """
 
     enabled: bool = True

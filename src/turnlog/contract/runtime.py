@@ -197,7 +197,7 @@ class Runtime(Protocol):
         ...
 
     async def stat(self, path: str) -> FileInfo | None:
-        """None when nothing is there. A link is told as a link."""
+        """None when nothing is there. A link is reported as a link."""
         ...
 
     async def list_files(self, path: str = ".") -> list[FileInfo]:

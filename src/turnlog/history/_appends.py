@@ -145,7 +145,7 @@ class Appends:
         error_code: str | None = None,
         unmatched: Sequence[str] = (),
     ) -> Entry | None:
-        """One result for every open call, all saying ``reason``; None when no call is open.
+        """One result for every open call, each with ``reason`` as its text; None when no call is open.
 
         ``unmatched`` names results that came back and fit no open call: they are noted in meta.
         """
@@ -274,7 +274,7 @@ class Appends:
         return self._stage(DeltaBatch(model_call_index=model_call_index, attempt=attempt, deltas=plain))
 
 
-# What may come next. Each check raises and says why an entry may not.
+# What may come next. Each check raises an error that states why an entry may not.
 
 
 def check_run_start(state: SessionState, run_id: str) -> None:

@@ -274,7 +274,7 @@ class Query(NamedTuple):
         )
 
     def fits_place(self, info: SessionInfo) -> bool:
-        """Without what only a digest tells."""
+        """Without what only a digest holds."""
         return (
             (self.since is None or info.updated_at >= self.since)
             and (self.until is None or info.updated_at <= self.until)
@@ -415,7 +415,7 @@ class StoreBase:
             after = max(info.entries - count, 0)
             entries = await self.load(info.session_id, after=after)
             if after and any(isinstance(entry, RedactionEntry | PurgeEntry) for entry in entries):
-                entries, after = await self.load(info.session_id), 0  # what is hidden, the whole log tells
+                entries, after = await self.load(info.session_id), 0  # what is hidden takes the whole log
             if after == 0 or any(
                 isinstance(entry, RunStartedEntry) and entry.run_id == info.run_id for entry in entries
             ):
@@ -439,7 +439,7 @@ class StoreBase:
         if after and session_id not in self._current:
             head = await self._bodies(session_id, 0, 1)
             if not head or not first_version_is_current(head[0]):
-                # An old log: what version an entry has is told by the headers before it.
+                # An old log: the headers before an entry give its version.
                 return (await self.load(session_id))[after:]
             if len(self._current) >= KNOWN_SESSIONS:
                 self._current.clear()

@@ -180,7 +180,7 @@ def _read_lines(data: bytes) -> tuple[list[tuple[Envelope, StoredEntry]], dict[s
             raise _bad_line(number, error.message, error) from error
         version = header_version(line)
         if version is not None and version > SCHEMA_VERSION:
-            decode_log(envelope.session_id, [line])  # says so
+            decode_log(envelope.session_id, [line])  # raises, with the reason
         rows.append((envelope, StoredEntry(envelope.seq, envelope.id, envelope.kind, line)))
     if not rows:
         raise AgentError(

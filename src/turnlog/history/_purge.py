@@ -71,7 +71,7 @@ async def purge(
         _check_settled(member, own, named)
         parts[member] = await _plan(store, member, own, named, derived)
     # All are planned before anything is erased, and a fork goes before what it was forked from: what is gone
-    # from a shared past no longer tells what was made of it.
+    # from a shared past no longer shows what was made of it.
     logged: Entry | None = None
     for member, part in parts.items():
         # Also where all of it lies in an ancestor's log: a process that has it in memory must learn of it.

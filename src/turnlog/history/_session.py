@@ -1,6 +1,6 @@
 """One session: its log, the one state folded from it, and who listens.
 
-An append is staged and folded, ``commit`` writes what is staged as one batch, and then it is told to the
+An append is staged and folded, ``commit`` writes what is staged as one batch, and then it is passed to the
 observers. Nothing else writes to a log.
 """
 

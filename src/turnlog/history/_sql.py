@@ -480,7 +480,7 @@ def _who(lease: Lease) -> tuple[str, int, str]:
 
 
 def list_sessions(query: Query, limit: int | None) -> tuple[str, list[Any]]:
-    """The statement for a list of sessions, with what SQL can tell of the filters, and its values."""
+    """The statement for a list of sessions, with the filters that SQL can apply, and its values."""
     conditions = {
         " AND s.updated_at >= ?": query.since,
         " AND s.updated_at <= ?": query.until,
@@ -514,7 +514,7 @@ def read_row(row: Any) -> Listed:
             if digest is None
             else Listed(with_digest(info, decode(digest, SessionDigest)), True)
         )
-    except AgentError:  # of a newer version; the log tells
+    except AgentError:  # of a newer version; the log itself is read
         return Listed(info, False)
 
 

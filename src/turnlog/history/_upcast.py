@@ -145,7 +145,7 @@ def _decode_one(session_id: str, body: bytes, seq: int) -> Entry:
         raise AgentError(
             "SessionCorrupt",
             f"entry {seq} of session {session_id!r} cannot be read: {error.message}; "
-            "`turnlog verify` says what else is damaged",
+            "`turnlog verify` lists what else is damaged",
             cause=error,
             meta={"session_id": session_id, "seq": seq},
         ) from error

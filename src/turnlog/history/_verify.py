@@ -71,9 +71,7 @@ async def verify(store: Store, session_id: str) -> list[Problem]:
     if tail is None or not stored or (tail.seq, tail.id) != (stored[-1].seq, stored[-1].id):
         last = f"{stored[-1].seq} ({stored[-1].id})" if stored else "none"
         said = f"{tail.seq} ({tail.id})" if tail else "none"
-        problems.append(
-            Problem(code="tail", message=f"the log ends with entry {last}, the store says {said}")
-        )
+        problems.append(Problem(code="tail", message=f"the log ends with entry {last}, the store has {said}"))
     entries = _check_schema(session_id, stored, problems)
     if entries is not None:
         _check_pairing(entries, problems)
@@ -97,7 +95,7 @@ def _check_chain(
             envelope = None
         else:
             if (row.seq, row.id, row.kind) != (envelope.seq, envelope.id, envelope.kind):
-                message = f"entry {row.seq} is filed as {row[:3]} and says it is {envelope.id}"
+                message = f"entry {row.seq} is filed as {row[:3]}, and its own id is {envelope.id}"
                 problems.append(Problem(code="changed", message=message, seq=row.seq, entry_id=row.id))
             elif problem := _check_place(envelope, previous, due):
                 problems.append(problem)
@@ -220,7 +218,7 @@ async def _check_purged(
             problems.append(Problem(code="changed", message=message, seq=entry.seq, entry_id=entry.id))
         elif entry.id not in said:
             message = (
-                f"the content of entry {entry.seq} ({entry.id}) is gone, and no purge in the log says so"
+                f"the content of entry {entry.seq} ({entry.id}) is gone, and no purge in the log names it"
             )
             problems.append(Problem(code="purge", message=message, seq=entry.seq, entry_id=entry.id))
     problems.extend(_check_trimmed(entries, envelopes, listed))

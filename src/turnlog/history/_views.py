@@ -42,7 +42,7 @@ _replace = msgspec.structs.replace
 
 
 class AgentState(Value, frozen=True, kw_only=True):
-    """What an agent is at, as its log tells it."""
+    """Where an agent stands, as its log has it."""
 
     status: RunStatus
     current_run_id: str | None = None

@@ -52,7 +52,7 @@ def coding_parts(
 ) -> CodingParts:
     """What makes an agent a coding agent: ``Agent(model, **coding_parts("."))``. Built-in tools over a
     ``LocalRuntime``, a list of steps and of files in view, and one of the ready-made policies. Raises
-    ``ConfigInvalid``; that the system has no sandbox is told when the runtime connects."""
+    ``ConfigInvalid``; a system without a sandbox is reported when the runtime connects."""
     runtime = LocalRuntime(workspace, policy=policy, level=sandbox)
     policies: dict[str, Callable[[], ApprovalPolicy]] = {
         "read-only": lambda: read_only([_HARMLESS]),

@@ -154,7 +154,7 @@ def recap_request(folds: Folds, instructions: str | None = None) -> tuple[str, s
 
 
 def _files_of(entries: Sequence[Entry], widgets: Sequence[Widget[Any]]) -> str:
-    """The files that were read and changed, as the tool calls of the log tell."""
+    """The files that were read and changed, as the tool calls of the log show."""
     widget = next((each for each in widgets if isinstance(each, WorkspaceWidget)), WorkspaceWidget())
     state, changed, read = widget.initial(), dict[str, None](), dict[str, None]()
     for entry in entries:

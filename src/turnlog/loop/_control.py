@@ -105,7 +105,7 @@ class Controls:
         """Take in what is in the queue for runs of this event loop."""
         try:
             found = await self._store.posted(session_id)
-        except AgentError as error:  # the store is away; the next append will tell
+        except AgentError as error:  # the store cannot be reached; the next append reports it
             _log.debug("the control queue was not read: %s", error.message)
             return
         loop = asyncio.get_running_loop()

@@ -211,7 +211,7 @@ TELLING: dict[str, Callable[[Any, SessionState, Place], list[RunEvent]]] = {
 
 
 def events_of(entry: Entry, state: SessionState) -> list[RunEvent]:
-    """What ``entry`` tells a watcher; ``state`` is that of the log up to it."""
+    """What a watcher sees of ``entry``; ``state`` is that of the log up to it."""
     tell = TELLING.get(entry.kind)
     if tell is None:
         return []
@@ -225,7 +225,7 @@ def events_of(entry: Entry, state: SessionState) -> list[RunEvent]:
 
 
 def result_of(session_id: str, state: SessionState, output: Any = UNSET) -> RunResult[Any]:
-    """What came of the newest run, as its log tells it; without ``output`` that is plain JSON."""
+    """What came of the newest run, as its log has it; without ``output`` that is plain JSON."""
     status = state.status
     answer = state.output.payload if state.output is not None else None
     return RunResult(

@@ -168,7 +168,7 @@ class Memory:
         return await self.apply(self.widget.undo(), seen=seen)
 
     async def apply(self, event: WidgetEvent, *, seen: int | None = None) -> Notebook:
-        """Append a change, unless the notes say so already; returns them as they are then."""
+        """Append a change, unless the notes are so already; returns them as they are then."""
         for _ in range(_TRIES):
             session = await self._open()
             before, changed_at = self._notebook(session)

@@ -78,7 +78,7 @@ def team_of(parts: LoopParts) -> dict[str, Handoff]:
         if here.registry is not each.parts.registry:
             raise AgentError(
                 "ConfigInvalid",
-                f"two agents that hand over to each other are named {each.name!r}; the log tells by the name "
+                f"two agents that hand over to each other are named {each.name!r}; the log knows by the name "
                 "which of them speaks: give each Agent(name=…) of its own",
             )
     return found

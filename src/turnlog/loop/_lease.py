@@ -128,7 +128,7 @@ class SessionLease:
                 await self._store.renew(lease)
             except AgentError as error:
                 if error.code != "SessionConcurrentWrite":
-                    # The store is away. Nobody else can claim there either; the next append will tell.
+                    # The store cannot be reached, by others neither; the next append reports it.
                     _log.debug("%s: the lease was not renewed: %s", self._session_id, error.message)
                     continue
                 if self._on_lost is not None:
@@ -256,7 +256,7 @@ def is_dead(owner: str) -> bool:
     except ProcessLookupError:
         return True
     except OSError:
-        pass  # another user's; /proc may still tell
+        pass  # another user's; /proc may still have it
     now = _started(pid)
     return now is not None and str(now) != start
 
@@ -299,7 +299,7 @@ def _space() -> str:
 
 def _started(pid: int) -> int | None:
     """When a process started, in ticks since the machine did; -1 for one that has ended and is not yet
-    collected; None where the system does not tell."""
+    collected; None where the system does not provide it."""
     try:
         with open(f"/proc/{pid}/stat", "rb") as file:
             fields = file.read().rpartition(b")")[2].split()

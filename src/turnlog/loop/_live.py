@@ -472,7 +472,7 @@ class Keyring:
                 if value and not is_guardable(value) and name not in _warned:
                     _warned.add(name)
                     _log.warning(
-                        "%s is too short or too plain to be told from ordinary words: where it occurs in a "
+                        "%s is too short or too plain to differ from ordinary words: where it occurs in a "
                         "conversation it is not masked; use a random value of at least 16 characters",
                         name,
                     )

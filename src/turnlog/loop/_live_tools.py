@@ -279,7 +279,7 @@ class LiveTools:
         tool = self._registry.get(call.call.tool_name)
         if tool is not None and isinstance(tool.function, HandoffBody) and answer.status == "success":
             answer = replace(answer, handed_to=tool.function.to)
-        # The tool ran, and that must be told, though all of its output is not kept.
+        # The tool ran, and the log must have that, even where its whole output cannot be kept.
         try:
             return await self._keep_artifact(answer)
         except AgentError as error:

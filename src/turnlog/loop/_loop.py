@@ -201,7 +201,7 @@ class AgentLoop:
         return runner
 
     async def _with_runtime(self, run: RunInput) -> RunInput:
-        """The run, with what its runtime tells of itself where the caller does not."""
+        """The run, with what its runtime reports of itself where the caller gives nothing."""
         runtime = self.parts.runtime
         if runtime is None:
             return run

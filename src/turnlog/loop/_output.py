@@ -1,4 +1,4 @@
-"""Structured output in a run: how the model is asked for it, its answers checked, and what is told of it."""
+"""Structured output in a run: how the model is asked for it, its answers checked, and shown."""
 
 from __future__ import annotations
 

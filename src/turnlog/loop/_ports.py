@@ -511,7 +511,7 @@ class Hooks:
 def _takes_ids(hook: Any) -> bool:
     try:
         return "ids" in inspect.signature(hook).parameters
-    except (TypeError, ValueError):  # a function of C, which does not tell
+    except (TypeError, ValueError):  # a function of C, which has no signature
         return False
 
 
@@ -531,7 +531,7 @@ async def _call(hook: Any, point: str, ids: RunIds, *args: object) -> Any:
         given = hook(*args, ids=ids) if _takes_ids(hook) else hook(*args)
         return await given if inspect.isawaitable(given) else given
     except AgentError as error:
-        if error.code == "HookFailed":  # it says itself what went wrong
+        if error.code == "HookFailed":  # its message states what went wrong
             raise
         raise _failed(hook, point, error) from error
     except Exception as error:

@@ -257,7 +257,7 @@ class Runner:
     # ── between two steps ──
 
     async def flush(self) -> list[RunEvent]:
-        """Commit what is staged; returns what may be told now."""
+        """Commit what is staged; returns the events that may be shown now."""
         told = self.outbox.take()
         if self.session.has_staged:
             await self.session.commit()
@@ -514,7 +514,7 @@ class Runner:
         if call is not None and call.answer is not None:
             await call.answer[0].aclose()
         session = self.session
-        if error.code == "RunAborted":  # a decision to abort that is in the log already tells why
+        if error.code == "RunAborted":  # a decision to abort in the log is the reason
             error = aborted_by(session.state.open_calls) or error
         info = error.to_info()
         if self.result is not None or not session.state.is_open:

@@ -48,7 +48,7 @@ class Drive:
                 with scope:
                     await self._hooks.event(event)
             else:
-                await self._hooks.event(event)  # watchers are told how it ends, too
+                await self._hooks.event(event)  # watchers see how it ends, too
         except RunInterrupted:
             pass  # the run finds out at its next step
         except AgentError as error:
@@ -274,7 +274,7 @@ class RunStream(Generic[T]):
             drive.opened.home.call_soon_threadsafe(_close_later, self)
 
     async def abort(self, reason: str = "aborted by the caller") -> None:
-        """End the run at its next await point; ``result`` and the events then tell."""
+        """End the run at its next await point; ``result`` and the events then show it."""
         if self._drive is not None:
             self._drive.opened.scope.request(AgentError("RunAborted", reason))
             return

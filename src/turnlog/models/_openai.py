@@ -128,7 +128,7 @@ _LONGEST_CACHE_KEY = 64
 
 class OpenAIConfig(HttpModelConfig, frozen=True, kw_only=True):
     """``api_version`` is Azure's; ``images`` and ``files`` say whether the model sees, and reads PDFs,
-    where the host does not tell."""
+    where the host is not known."""
 
     organization: str | None = None
     project: str | None = None

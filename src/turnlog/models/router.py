@@ -453,7 +453,7 @@ def _read(given: object) -> tuple[list[str], str]:
 
 
 def _handed_on(request: ModelRequest[RouterConfig]) -> dict[str, Any]:
-    """What the router was told for its models: it has no use for it itself."""
+    """What the router was given for its models: it does not use it itself."""
     given = {name: getattr(request.config, name) for name in _SHARED}
     told = {name: value for name, value in given.items() if value is not None and value is not False}
     return {**told, **request.params}

@@ -142,7 +142,7 @@ class _Kit:
         self._look(wired)
 
     def _look(self, wired: Wired) -> None:
-        """Check the newest request, where the kit was told how to see it."""
+        """Check the newest request, where the kit was given a way to see it."""
         if wired.sent is None:
             self._report.skipped["what is sent"] = (
                 "make_model returned no way to see requests; return Wired(model, sent=…) to have them checked"

@@ -77,7 +77,7 @@ async def check_session(
     Checks: the log verifies (chain, order, pairing, bytes it names), ``seq`` has no gap, every run has ended
     and every call has one result (unless ``settled`` is False), a repeated model call had the same context,
     a replay is identical (unless ``replayed`` is False: what a purge erased can be replayed no more); and
-    against ``outside``: nothing acknowledged or told is missing, nothing ran without being in the log first,
+    against ``outside``: nothing acknowledged or shown is missing, nothing ran without being in the log first,
     and nothing ran twice that may not.
     """
     problems = await find_problems(
@@ -188,7 +188,7 @@ def _outside_problems(entries: Sequence[Entry], outside: OutsideRecord) -> list[
         if found is None or (found.id, found.hash) != (tail.id, tail.hash):
             problems.append(f"entry {tail.seq} ({tail.id}) was acknowledged and is not in the log")
     ids = {entry.id for entry in entries}
-    problems += [f"entry {id} was told and is not in the log" for id in outside.told if id not in ids]
+    problems += [f"entry {id} was shown and is not in the log" for id in outside.told if id not in ids]
     return problems + _effect_problems(entries, outside)
 
 

@@ -51,7 +51,7 @@ _EXPECTED = frozenset(
         "SessionWriteFailed",
     }
 )
-"""What a caller may be told in such a session. Any other error is a bug."""
+"""The errors that a caller may get in such a session. Any other is a bug."""
 
 
 @dataclass(kw_only=True)
@@ -271,7 +271,7 @@ class BusySession:
     def _heard_error(self, process: SimulatedProcess, code: str, message: str) -> None:
         self.note(f"error {code}", process.name)
         if code not in _EXPECTED:
-            self.unexpected.append(f"{process.name} was told {code}: {message}")
+            self.unexpected.append(f"{process.name} got {code}: {message}")
 
     # ── what comes between ──
 

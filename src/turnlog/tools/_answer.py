@@ -1,4 +1,4 @@
-"""What came of a call, and the words in which a failure is told to a model."""
+"""What came of a call, and the words in which a model reads of a failure."""
 
 from __future__ import annotations
 

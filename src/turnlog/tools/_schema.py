@@ -232,7 +232,7 @@ class _Checker:
                 continue
             results = [self.check(arm, value, path, depth + 1) for arm in arms]
             if all(results):
-                # The arm that came closest says most; of several equal ones all are told.
+                # The problems of the arm that came closest help most; of several equal ones all are given.
                 least = min(len(result) for result in results)
                 nearest = [" and ".join(result) for result in results if len(result) == least]
                 problems.append("; or ".join(dict.fromkeys(nearest)))

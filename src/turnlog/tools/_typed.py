@@ -275,7 +275,7 @@ class Typed:
         if takes_rest:
             raw.setdefault("additionalProperties", True)
         schema = normalise(raw)
-        # Models that ask for unknown fields get them; else a field nobody reads is a mistake to be told.
+        # Models that ask for unknown fields get them; else a field that nobody reads is a mistake to report.
         strict = forbid_extras(schema, open_root=is_call)
         self.schema: JsonObject = schema if strict is None else strict
         self._extra: Any = None if strict is None else "forbid"

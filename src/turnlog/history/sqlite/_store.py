@@ -446,7 +446,7 @@ class Writer(_Side):
             connection.execute("ROLLBACK")
 
     def _append(self, connection: Connection, job: AppendJob) -> AgentError | None:
-        """Write one batch, or say why not, having written nothing."""
+        """Write one batch, or raise the reason, having written nothing."""
         batch, expected, lease = job.batch, job.expected_tail, job.lease
         known = self._known.get(job.session_id)
         if known is None:

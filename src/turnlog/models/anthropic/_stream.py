@@ -86,7 +86,7 @@ def read_raw_delta(data: bytes) -> JsonObject:
 
 
 def says_something(data: bytes) -> bool:
-    """Whether an object of no type tells of a failure."""
+    """Whether an object of no type reports a failure."""
     found = cast("JsonObject", json.loads(data))
     return any(found.get(key) for key in ("error", "message", "detail", "msg"))
 

@@ -1,4 +1,4 @@
-"""What every model behind HTTP can be told."""
+"""The configuration that every model behind HTTP takes."""
 
 from __future__ import annotations
 

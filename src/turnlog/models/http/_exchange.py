@@ -203,7 +203,7 @@ class Exchange:
         quiet_since: float | None = None
         patience = _COMMENTS_LAST * self._config.timeout_silence
         async for piece in pieces:
-            if plain is not None:  # the content type promises no events; the first byte tells
+            if plain is not None:  # the content type promises no events; the first byte decides
                 if not plain:
                     head, piece = _opening(head + piece)
                     if not piece:

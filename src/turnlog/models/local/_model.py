@@ -96,7 +96,7 @@ def answer_schema(tools: Sequence[ToolSpec]) -> JsonObject:
 async def as_call(
     answer: AsyncIterator[Chunk], tools: Sequence[ToolSpec], names: ToolNames
 ) -> AsyncGenerator[Chunk, None]:
-    """The chunks of ``answer``, its text told as a call. A call that was cut has no end (and never runs)."""
+    """The chunks of ``answer``, its text as a call. A call that was cut has no end (and never runs)."""
     reader = _Reader(tools[0].name if len(tools) == 1 else None, names)
     async for chunk in answer:
         match chunk:

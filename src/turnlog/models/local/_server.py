@@ -35,7 +35,7 @@ class ServerMissing(ImportError):
 
 
 class ServerRefused(ValueError):
-    """The weights or the template cannot be used; the message says what llama.cpp said."""
+    """The weights or the template cannot be used; the message has the words of llama.cpp."""
 
 
 class ServerFailed(RuntimeError):

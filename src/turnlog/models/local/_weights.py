@@ -1,4 +1,4 @@
-"""What a local model can be told, its chat templates, and where its weights lie: beside an installed package,
+"""The settings of a local model, its chat templates, and where its weights lie: beside an installed package,
 in the user's cache, or at a path."""
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""What a Chat Completions model can be told, and one call as the bytes of a request."""
+"""The configuration of a Chat Completions model, and one call as the bytes of a request."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ from ..wire import (
 
 
 class OpenAIChatConfig(OpenAIConfig, frozen=True, kw_only=True):
-    """Fields of the protocol, and five that say how a server differs where its host does not tell.
+    """Fields of the protocol, and five that state how a server differs where its host is not known.
 
     ``max_tokens_field`` names the limit's field; ``reasoning_back`` where earlier thoughts are sent back;
     ``think_tags`` takes ``<think>…</think>`` at the start of an answer apart as thinking; ``images``

@@ -333,7 +333,7 @@ class ChatReader:
         if (reason is None or finish == "other") and not self._calls.all_parse():
             raise AgentError(
                 "ModelProtocolError",
-                f"the answer stopped inside a tool call ({reason or 'without saying why'}); none is run",
+                f"the answer stopped inside a tool call ({reason or 'without a reason'}); none is run",
             )
         return "tool_calls"
 

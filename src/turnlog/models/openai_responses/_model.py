@@ -42,7 +42,7 @@ from ._stream import ResponsesReader
 
 
 class OpenAIResponsesConfig(OpenAIConfig, frozen=True, kw_only=True):
-    """Fields of the protocol, and some that say how a server differs where its host does not tell.
+    """Fields of the protocol, and some that state how a server differs where its host is not known.
 
     ``server_tools`` are tools that run at the provider, in the API's own form. ``store`` lets the provider
     keep the answers; off, thoughts come back encrypted and travel with the history (``encrypted_reasoning``

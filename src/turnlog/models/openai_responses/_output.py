@@ -156,7 +156,7 @@ class Output:
             item.announced.add((name, _index(event)))
 
     def speak(self, section: Section, text: str) -> None:
-        if not text or section.over:  # what comes after a text was told whole is late
+        if not text or section.over:  # what comes after a whole text is late
             return
         if self.speaking is not section:
             self._turn_away(section.item)

@@ -129,7 +129,7 @@ async def read_now(runtime: Runtime, path: str) -> bytes | None:
 def reconciled(
     tell: Callable[[str, bytes], ToolResult],
 ) -> Callable[[ToolContext, JsonObject], Awaitable[Any]]:
-    """What became of a change that a crash cut short: the file as it is tells, compared with what was
+    """What became of a change that a crash cut short: the file as it is shows it, compared with what was
     announced. ``tell`` gives the result of one that did happen."""
 
     async def ask(ctx: ToolContext, arguments: JsonObject) -> Any:

@@ -243,7 +243,7 @@ def _end_in_words(end: ProcessEnd) -> str:
 
 
 async def _wait(ctx: ToolContext, task: asyncio.Task[None], seconds: float) -> None:
-    """Until the task has ended or the time is over, whichever comes first; the task goes on."""
+    """Until the task has ended or the time is over, whichever comes first; the task keeps running."""
     timer = asyncio.ensure_future(ctx.clock.sleep(seconds))
     try:
         await asyncio.wait({task, timer}, return_when=asyncio.FIRST_COMPLETED)
