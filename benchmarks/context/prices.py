@@ -35,8 +35,8 @@ BUILT_IN = (
     Price("Google", "google", "gemini-2.5-pro", 1.25, 0.125, 1.25, 10.0, 200_000),
     Price("DeepSeek", "deepseek", "deepseek-v3.2", 0.28, 0.028, 0.28, 0.42, lifetime=7200),
 )
-"""Public list prices; genai-prices, where it is installed, has the newer word. Lifetimes are the least
-that the providers' pages tell of the cache that is on by default; Google's page tells none."""
+"""Public list prices; genai-prices, where it is installed, has the newer word. Lifetimes are assumptions, not
+taken from the providers' pages: they only matter where a session rests, and an hour is beyond most of them."""
 
 
 def current_prices() -> list[Price]:
