@@ -36,7 +36,7 @@ BUILT_IN = (
     Price("DeepSeek", "deepseek", "deepseek-v3.2", 0.28, 0.028, 0.28, 0.42, lifetime=7200),
 )
 """Public list prices; genai-prices, where it is installed, has the newer word. Lifetimes are assumptions, not
-taken from the providers' pages: they only matter where a session rests, and an hour is beyond most of them."""
+taken from the providers' pages: they matter only where a session rests, and an hour is past most of them."""
 
 
 def current_prices() -> list[Price]:
