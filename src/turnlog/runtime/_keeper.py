@@ -20,7 +20,6 @@ import signal
 import socket
 import struct
 import sys
-from collections.abc import Iterable
 from typing import Any, NoReturn
 
 PR_SET_PDEATHSIG, PR_SET_DUMPABLE, PR_SET_SECCOMP, PR_CAPBSET_DROP = 1, 4, 22, 24
@@ -38,13 +37,14 @@ LISTEN_FD = 100
 _libc = ctypes.CDLL(None, use_errno=True)
 
 
-def keep(control: socket.socket, parent: int, scratch: str | None) -> None:
+def keep(control: socket.socket, parent: int, scratch: str | None, processes: int) -> None:
     """Fork a warden for each message: one byte, with the channel of a command, its three streams and, where
     it is to listen for a proxy, a socket to hand its listener over."""
     _call("prctl", PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
     _call("prctl", PR_SET_DUMPABLE, 0, 0, 0, 0)
     signal.signal(signal.SIGCHLD, _on_child)
     gc.disable()  # a fork shares its memory for as long as nobody touches it
+    group = _enter_group(processes)
     watched = os.pidfd_open(parent)
     poll = select.poll()
     poll.register(control, select.POLLIN)
@@ -55,7 +55,11 @@ def keep(control: socket.socket, parent: int, scratch: str | None) -> None:
         word, fds, _, _ = socket.recv_fds(control, 1, 5)
         if not word:
             break
-        if os.fork() == 0:
+        try:
+            child = os.fork()
+        except OSError:  # too many processes; the channel that is closed here tells
+            child = -1
+        if child == 0:
             control.close()
             try:
                 ward(socket.socket(fileno=fds[0]), fds[1:], watched)
@@ -64,12 +68,8 @@ def keep(control: socket.socket, parent: int, scratch: str | None) -> None:
         for fd in fds:
             os.close(fd)
     signal.signal(signal.SIGCHLD, signal.SIG_DFL)
-    _forget(_end_children())
-    for _ in range(100):
-        if not _left:
-            break
-        select.poll().poll(10)
-        _forget(())
+    _end_children()
+    _leave_group(group)
     if scratch is not None:
         shutil.rmtree(scratch, ignore_errors=True)
 
@@ -87,23 +87,20 @@ def ward(channel: socket.socket, streams: list[int], parent: int) -> NoReturn:
         os._exit(0)
     spec = json.loads(first)
     failed, failing = os.pipe2(os.O_CLOEXEC)
-    group = _make_group(spec.get("processes"))
     main = os.fork()
     if main == 0:
-        start(spec, streams, failing, group)
+        start(spec, streams, failing)
     os.close(failing)
     for fd in streams:
         os.close(fd)
     error = os.read(failed, 10_000)
     if error:
         _end_children()
-        _remove_group(group)
         channel.sendall(error)
         os._exit(0)
     _tell(channel, {"started": main})
     status, reason = _watch(spec, main, channel, woken, parent)
     _end_children()
-    _remove_group(group)
     _tell(channel, {"status": status, "reason": reason})
     os._exit(0)
 
@@ -173,41 +170,49 @@ def _signal_group(main: int, number: int, boxed: bool) -> bool:
     return True
 
 
-def _make_group(processes: int | None) -> str | None:
-    """As root: a control group in which the kernel counts, because it does not hold root to
-    ``RLIMIT_NPROC``. None where there is none to be had; then only the watch above counts."""
+def _enter_group(processes: int) -> str | None:
+    """As root: a control group for all commands, in which the kernel counts, because it does not hold root
+    to ``RLIMIT_NPROC``. None where there is none to be had; then only the watch above counts. Entered once:
+    the kernel takes milliseconds to move a process, and a command is born in it."""
     if not processes or os.geteuid() != 0:
         return None
-    for group in _groups(os.getpid()):
+    for group in groups_of(os.getpid()):
         with contextlib.suppress(OSError):
             os.mkdir(group)
             if os.path.exists(f"{group}/pids.max"):
-                _put(f"{group}/pids.max", processes + SPARE)
+                _put(f"{group}/pids.max", 2 * processes + 10 * SPARE)
+                _put(f"{group}/cgroup.procs", 0)
                 return group
-        _remove_group(group)
+        with contextlib.suppress(OSError):
+            os.rmdir(group)
     return None
 
 
-def _groups(warden: int) -> list[str]:
-    """Where the control group of a warden's command may be, in the older and the newer hierarchy."""
+def _leave_group(group: str | None) -> None:
+    if group is None:
+        return
+    with contextlib.suppress(OSError):
+        _put(f"{os.path.dirname(group)}/cgroup.procs", 0)
+    for _ in range(100):  # the kernel takes a moment to let go of processes that have ended
+        try:
+            os.rmdir(group)
+            return
+        except OSError:
+            select.poll().poll(10)
+
+
+def groups_of(keeper: int) -> list[str]:
+    """Where the control group of a keeper may be, in the older and the newer hierarchy."""
     with open("/proc/self/cgroup") as file:
         rows = [line.strip().split(":", 2) for line in file]
     above = [f"/sys/fs/cgroup/pids{path}" for _, names, path in rows if names == "pids"]
     above += [f"/sys/fs/cgroup{path}" for number, _, path in rows if number == "0"]
-    return [f"{folder.rstrip('/')}/turnlog-{warden}" for folder in above]
+    return [f"{folder.rstrip('/')}/turnlog-{keeper}" for folder in above]
 
 
-def _remove_group(group: str | None) -> None:
-    if group is not None:
-        with contextlib.suppress(OSError):
-            os.rmdir(group)
-
-
-def _limit_processes(processes: int | None, group: str | None) -> None:
+def _limit_processes(processes: int | None) -> None:
     """In the child. The kernel counts all tasks of a user, so those that run already are added."""
-    if group is not None:
-        _put(f"{group}/cgroup.procs", 0)
-    elif processes and os.geteuid() != 0:
+    if processes and os.geteuid() != 0:
         with open("/proc/loadavg") as file:
             running = int(file.read().split()[3].partition("/")[2])
         _limit("NPROC", running + processes + SPARE)
@@ -225,7 +230,7 @@ def _put(path: str, value: int) -> None:
         file.write(str(value))
 
 
-def start(spec: dict[str, Any], streams: list[int], failing: int, group: str | None) -> NoReturn:
+def start(spec: dict[str, Any], streams: list[int], failing: int) -> NoReturn:
     """In the child: become the command."""
     step = "start the command"
     try:
@@ -237,7 +242,7 @@ def start(spec: dict[str, Any], streams: list[int], failing: int, group: str | N
         _call("prctl", PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
         for fd, target in zip(streams, (0, 1, 2, LISTEN_FD), strict=False):
             os.dup2(fd, target)
-        _limit_processes(spec["processes"], group)
+        _limit_processes(spec["processes"])
         for name, limit in spec["limits"].items():
             _limit(name, limit)
         os.umask(0o022)
@@ -329,37 +334,21 @@ def _children(pid: int) -> list[int]:
     return found
 
 
-def _end_children() -> set[int]:
-    """Kill what is below this process until nothing is: orphans become its children, and are next. Returns
-    which they were."""
-    ended: set[int] = set()
+def _end_children() -> None:
+    """Kill what is below this process until nothing is: orphans become its children, and are next."""
     while True:
         for pid in _children(os.getpid()):
             with contextlib.suppress(ProcessLookupError):
                 os.kill(pid, signal.SIGKILL)
         try:
-            ended.add(os.waitpid(-1, 0)[0])
+            os.waitpid(-1, 0)
         except ChildProcessError:
-            return ended
-        ended |= _reap().keys()
+            return
+        _reap()
 
 
 def _on_child(number: int, frame: object) -> None:
-    _forget(_reap())
-
-
-_left: set[str] = set()
-
-
-def _forget(wardens: Iterable[int]) -> None:
-    """Remove the groups that wardens left: one that was killed, or whose command the kernel had not quite
-    let go of. That may take it a moment longer, so what stays is tried again."""
-    if os.geteuid() == 0:
-        _left.update(group for warden in wardens for group in _groups(warden))
-        for group in list(_left):
-            _remove_group(group)
-            if not os.path.exists(group):
-                _left.discard(group)
+    _reap()
 
 
 def _on_child_later(number: int, frame: object) -> None:
@@ -398,4 +387,4 @@ def _syscall(*arguments: Any) -> int:
 
 
 if __name__ == "__main__":
-    keep(socket.socket(fileno=int(sys.argv[1])), int(sys.argv[2]), sys.argv[3] or None)
+    keep(socket.socket(fileno=int(sys.argv[1])), int(sys.argv[2]), sys.argv[3] or None, int(sys.argv[4]))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import itertools
 import os
 import platform
@@ -29,6 +30,7 @@ from turnlog.contract import (
 
 from ._drain import drain
 from ._files import Files, gone, is_below, open_beneath, root_fd
+from ._keeper import groups_of
 from ._process import LocalProcess
 from ._proxy import LISTEN, LISTEN_FD, HostProxy, receive_listener
 from ._sandbox import Box, SandboxLevel, find_boxes, no_box
@@ -84,7 +86,7 @@ class LocalRuntime:
         try:
             workspace = _check_workspace(self._given)
             scratch = await asyncio.to_thread(_make_scratch)
-            self._keeper = _Keeper(scratch)
+            self._keeper = _Keeper(scratch, self.policy.max_processes or 0)
             self._box = box = await self._find_box(workspace, scratch, self._keeper)
         except BaseException as error:
             self.status = "failed"
@@ -272,8 +274,8 @@ class LocalRuntime:
 class _Keeper:
     """The process that starts commands; see ``_keeper.py``."""
 
-    def __init__(self, scratch: str) -> None:
-        self._scratch = scratch
+    def __init__(self, scratch: str, processes: int) -> None:
+        self._scratch, self._processes = scratch, processes
         self._lock = threading.Lock()
         self._start()
 
@@ -300,9 +302,10 @@ class _Keeper:
         self._control, theirs = socket.socketpair()
         os.makedirs(self._scratch, exist_ok=True)
         script = str(Path(__file__).with_name("_keeper.py"))
+        facts = [str(theirs.fileno()), str(os.getpid()), self._scratch, str(self._processes)]
         with theirs:
             self._process = subprocess.Popen(
-                [sys.executable, "-I", "-S", script, str(theirs.fileno()), str(os.getpid()), self._scratch],
+                [sys.executable, "-I", "-S", script, *facts],
                 pass_fds=[theirs.fileno()],
                 stdin=subprocess.DEVNULL,
                 stdout=subprocess.DEVNULL,
@@ -315,6 +318,9 @@ class _Keeper:
     def _stop(self) -> None:
         self._control.close()
         self._process.wait()
+        for group in groups_of(self._process.pid):  # of one that was killed
+            with contextlib.suppress(OSError):
+                os.rmdir(group)
 
 
 def _make_scratch() -> str:
