@@ -80,3 +80,13 @@ def test_what_is_broken_is_named_and_left_out(shell: Shell) -> None:
     shell.write(".agents/skills/bad/SKILL.md", "nothing")
     done = shell.ok("run", "-m", shell.script("Hello."), "--project", "Hi")
     assert "left out" in done.err and "does not begin with front matter" in done.err
+
+
+def test_the_command_to_continue_with_uses_the_folder_too(shell: Shell) -> None:
+    shell.write("AGENTS.md", "Speak Latin.")
+    model = shell.script({"toolCalls": [{"name": "delete", "arguments": {"path": "x"}}]}, "Deleted.")
+    waits = shell("run", "-m", model, "-t", "tools.py", "--trust-project", "-s", "s1", "Delete x")
+    assert waits.code == 3
+    assert "turnlog resume s1" in waits.err and "--project" in waits.err
+    left_out = shell("run", "-m", model, "-t", "tools.py", "--no-project", "-s", "s2", "Delete x")
+    assert "--no-project" in left_out.err

@@ -318,6 +318,10 @@ def _with_agent(words: list[str]) -> str:
         for one in value if isinstance(value, tuple) else (value,):
             if one:
                 words += [option, show_url(one) if name == "store_url" else one]
+    if params.get("project") or params.get("trust_project"):  # trust is given once
+        words.append("--project")
+    elif params.get("project") is False:
+        words.append("--no-project")
     return safe(shlex.join(words)) + ("" if "model" in params else ", and the model and tools as before")
 
 
