@@ -347,6 +347,12 @@ def test_the_page_about_typed_answers_runs(folder: Path, capsys: pytest.CaptureF
         assert words in shown, words
 
 
+def test_the_page_about_what_if_runs(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    run_page("docs/what-if.md")
+    shown = capsys.readouterr().out
+    assert "None are left, I am afraid.\n" in shown and "≠ output" in shown
+
+
 def test_the_page_about_the_server_runs(folder: Path) -> None:
     pytest.importorskip("starlette", reason="needs the extra 'server'")
     run_page("docs/server.md")

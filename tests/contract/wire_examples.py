@@ -40,6 +40,7 @@ from turnlog.contract import (
     RecordedPolicy,
     Redaction,
     RequestMetadata,
+    Rerun,
     RetryPolicy,
     RunEnded,
     RunInput,
@@ -405,6 +406,7 @@ VALUES: Examples = {
         tool_name="add", tool_call_id=CALL, status="success", result=[("", "3")], elapsed=0.012
     ),
     "RequestMetadata": RequestMetadata(session_id="s_sums", run_id=RUN, model_call_index=2),
+    "Rerun": Rerun(source="s_sums", at=12, result="4"),
     "RunInput": RunInput(
         session_id="s_sums",
         run_id=RUN,

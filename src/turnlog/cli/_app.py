@@ -53,6 +53,7 @@ class Commands(click.Group):
         "compact": "_log",
         "replay": "_log",
         "fork": "_log",
+        "rerun": "_rerun",
         "export": "_store",
         "import": "_store",
         "verify": "_store",

@@ -200,6 +200,7 @@ from .run import LoopLimits as LoopLimits
 from .run import ModelInvocationDescriptor as ModelInvocationDescriptor
 from .run import OutputMode as OutputMode
 from .run import RequestMetadata as RequestMetadata
+from .run import Rerun as Rerun
 from .run import RetryPolicy as RetryPolicy
 from .run import RunInput as RunInput
 from .run import RunResult as RunResult

@@ -16,6 +16,7 @@ from .run import (
     LoopLimits,
     ModelInvocationDescriptor,
     OutputMode,
+    Rerun,
     RetryPolicy,
     TokenUsage,
     ToolCallResult,
@@ -101,6 +102,7 @@ class RunStarted(Value, frozen=True, kw_only=True):
     trace_id: str | None = None
     invocation_state: JsonObject | None = None
     system_prompt_content: list[TextPart] | None = None
+    rerun: Rerun | None = None
 
     def __post_init__(self) -> None:
         for name, recorded in (("limits", RecordedLimits), ("tool_policy", RecordedPolicy)):

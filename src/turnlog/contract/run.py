@@ -88,6 +88,21 @@ class RetryPolicy(Value, frozen=True, kw_only=True):
     jitter: float = 0.25
 
 
+class Rerun(Value, frozen=True, kw_only=True):
+    """What a run in a branch changes of the run that it repeats: its session, the entry, and one thing.
+    ``tools`` is what happens to calls that the recording does not answer: ``recorded`` ends the run there,
+    ``ask`` asks, ``live`` runs them. A run with one needs no input: it answers what the branch ends with."""
+
+    source: str
+    at: int
+    tools: Literal["recorded", "ask", "live"] = "recorded"
+    model: str | None = None
+    instructions: str | None = None
+    text: str | None = None
+    result: str | None = None
+    arguments: JsonObject | None = None
+
+
 class RunInput(Value, frozen=True, kw_only=True):
     """Everything one run needs, prepared by the agent. The loop sees this and never the configuration.
 
@@ -120,6 +135,7 @@ class RunInput(Value, frozen=True, kw_only=True):
     parent_tool_call_id: str | None = None
     invocation_state: JsonObject | None = None
     system_prompt_content: list[TextPart] | None = None
+    rerun: Rerun | None = None
 
 
 class RunResult(Value, Generic[T], frozen=True, kw_only=True):

@@ -55,6 +55,7 @@ if TYPE_CHECKING:
     from ._replay import ReplayReport as ReplayReport
     from ._replay import replay as replay
     from ._replay import replay_entries as replay_entries
+    from ._rerun import Comparison as Comparison
     from ._skills import Skill as Skill
     from ._skills import Skills as Skills
     from ._stored import PendingAnswer as PendingAnswer
@@ -94,6 +95,7 @@ else:
             "._folds": "Memory",
             "._stored": "PendingAnswer explain fork_session pending_answers pending_calls purge_entries "
             "record_decision redact_entries",
+            "._rerun": "Comparison",
             "._replay": "ReplayReport replay replay_entries",
             "._options": "RunOptions",
             "._open_sessions": "LoopParts OpenRun SessionOptions",

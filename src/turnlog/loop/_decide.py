@@ -97,7 +97,8 @@ def decide(state: SessionState) -> Effect:
     if state.corrections > state.started.limits.max_corrections:
         problems = [line[2:] for line in state.rejection.splitlines() if line.startswith("- ")]
         return EndRun(output_invalid(state.corrections - 1, "; ".join(problems)))
-    if state.output is None and not state.input_pending and not state.call_index:
+    asked = state.input_pending or state.started.rerun is not None
+    if state.output is None and not asked and not state.call_index:
         return EndRun(_error("ContextInvalidInput", "the run has no input to answer"))
     exceeded = check_limits(state, state.started.limits)
     if exceeded is not None:

@@ -25,7 +25,7 @@ from turnlog.contract import (
     Store,
 )
 from turnlog.history import AgentState, export_jsonl, messages_of, visible_entries
-from turnlog.models import Model, ModelConfig, ModelRequest
+from turnlog.models import Model, ModelConfig, ModelRequest, load_model
 from turnlog.tools import OutputType, ToolExecutor, ToolRegistry
 
 from ._journal import Undone
@@ -38,6 +38,7 @@ from ._options import (
     RunDefaults,
     RunObjects,
     RunOptions,
+    WhatIf,
     check_kind,
     check_list,
     check_store,
@@ -45,7 +46,8 @@ from ._options import (
 )
 from ._output import read_output_type, show_format
 from ._ports import Said
-from ._replay import ReplayReport, replay
+from ._replay import ReplayReport, replay, rerun_input
+from ._rerun import Comparison, Recording, RerunOptions, compare_logs, describe_change, plan_rerun
 from ._stored import (
     PendingAnswer,
     fork_session,
@@ -199,6 +201,12 @@ class StoredSession:
             await asyncio.to_thread(Path(path).write_bytes, data)
         return data
 
+    async def compare(self, other: StoredSession | str) -> Comparison:
+        """This session beside another: what they share, and how each continues."""
+        name = other if isinstance(other, str) else other.session_id
+        left, right = await self._store.load(self.session_id), await self._store.load(name)
+        return compare_logs(self.session_id, left, name, right)
+
     # ── branches and endings ──
 
     async def fork(self, at: int | None = None, *, session: str | None = None) -> StoredSession:
@@ -335,6 +343,56 @@ class Session(StoredSession, Generic[T]):
         asked for an output checks it again: give its type, else the output is the plain JSON."""
         async with self.resume_stream(output_type=output_type, deps=deps) as stream:
             return await stream.result(check=check) if not stream.is_over else None
+
+    async def rerun_stream(self, at: int, **change: Unpack[RerunOptions]) -> RunStream[T]:
+        """As :meth:`rerun`, driven by its reader; ``stream.session_id`` names the branch."""
+        check_kind("at", at, int, "the number of an entry", required=True)
+        model, parts = change.get("model"), self._loop.parts
+        other = load_model(model) if isinstance(model, str) else model
+        rerun = describe_change(self.session_id, at, change, other)
+        entries = await self._store.load(self.session_id)
+        plan = plan_rerun(entries, at, rerun)
+        recording = Recording(visible_entries(entries), plan, rerun)
+        branch = await fork_session(
+            self._store,
+            self.session_id,
+            at=plan.fork_at,
+            target=change.get("session"),
+            clock=parts.clock,
+            ids=parts.ids,
+        )
+        objects = RunObjects(
+            self._defaults.check_deps({"deps": change.get("deps")}),
+            self._defaults.output,
+            model=other,
+            what_if=WhatIf(recording, plan, rerun),
+        )
+        return self._loop.run_stream(
+            rerun_input(plan.started, rerun, branch, parts.ids.run()),
+            said=[said_by(rerun.text)] if rerun.text is not None else [],
+            instructions=rerun.instructions,
+            objects=objects,
+        )
+
+    async def rerun(self, at: int, **change: Unpack[RerunOptions]) -> Session[T]:
+        """What if: run on from the step of entry ``at`` with something changed, in a branch, to its end; the
+        branch is returned, whatever came of the run.
+
+        ``text`` replaces what a run was asked, ``result`` what a tool returned, ``arguments`` what it was
+        given; ``model`` and ``instructions`` hold from there on. Calls of the same tool with the same
+        arguments get their recorded results. For others ``tools`` decides: ``recorded`` ends the run,
+        ``ask`` asks as for an approval, ``live`` runs them. Raises ``ConfigInvalid`` for a place where the
+        change makes no sense; nothing is made then.
+        """
+        stream = await self.rerun_stream(at, **change)
+        await stream.result(check=False)
+        return Session(self._loop, self._defaults, stream.session_id)
+
+    async def start_rerun(self, at: int, **change: Unpack[RerunOptions]) -> Run[T]:
+        """As :meth:`rerun`, in the background."""
+        stream = await self.rerun_stream(at, **change)
+        await stream.commit()
+        return Run(stream, self._loop.events)
 
     async def fork(self, at: int | None = None, *, session: str | None = None) -> Session[T]:
         """As :meth:`StoredSession.fork`, for the same agent."""

@@ -57,6 +57,7 @@ from ._ports import (
     Veto,
     inside,
 )
+from ._rerun import Recording
 
 get_logger("tools")  # the category that the executor writes tracebacks to
 
@@ -88,6 +89,7 @@ class LiveTools:
         world: ToolWorld,
         output: LiveOutput,
         check: Callable[[ToolCallRequest], Awaitable[Veto | Change | Question | None]],
+        recording: Recording | None = None,
     ) -> None:
         self._registry = registry
         self._executor = executor
@@ -95,6 +97,7 @@ class LiveTools:
         self._world = world
         self._output = output
         self._check = check
+        self._recording = recording
         self._tasks: dict[str, tuple[CallState, asyncio.Task[ToolAnswer]]] = {}
         self._stopping = False
         self._news: asyncio.Queue[ToolNews] = asyncio.Queue()
@@ -132,6 +135,10 @@ class LiveTools:
     async def judge(self, call: CallState, state: SessionState) -> Judgement:
         if is_final(call, state):
             return Answer(await self._output.answer(call, state))
+        if self._recording is not None:
+            recorded = self._recording.judge(call, self._world.session_id)
+            if recorded is not None:
+                return self._ask(call, recorded.reason) if isinstance(recorded, Ask) else recorded
         request = request_for(call)
         decided = call.decided
         if call.started is not None and decided is not None and decided.action in ("deny", "expire"):

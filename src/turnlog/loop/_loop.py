@@ -15,9 +15,11 @@ from turnlog.contract import (
     Entry,
     JsonObject,
     ModelInvocationDescriptor,
+    Rerun,
     RunEvent,
     RunInput,
     RunResult,
+    RunStartedEntry,
     Runtime,
     WidgetEvent,
     find_unjson,
@@ -36,9 +38,10 @@ from ._journal import Undone, undo_turn
 from ._live import Keyring, LiveContext, LiveHuman, LiveModel
 from ._live_tools import LiveTools, ToolWorld
 from ._open_sessions import LoopParts, OpenRun, OpenSessions, check_humans
-from ._options import NO_OBJECTS, RunObjects
+from ._options import NO_OBJECTS, RunObjects, WhatIf
 from ._output import LiveOutput, check_resumed
-from ._ports import Ports, RunIds, Said
+from ._ports import ModelPort, Ports, RunIds, Said
+from ._rerun import FirstAnswer, Recording, plan_rerun
 from ._runner import Runner
 from ._stream import Drive, RunStream
 from ._world import LiveWorld
@@ -230,6 +233,9 @@ class AgentLoop:
             return None
         check_resumed(state, objects.output)
         opened.run_id = state.run_id
+        opened.answered = state.output is not None
+        if state.started is not None and state.started.rerun is not None and objects.what_if is None:
+            objects = replace(objects, what_if=await self._what_if(folds, state.started.rerun))
         opened.steering.closed = False
         hints = None
         if self.parts.runtime is not None:
@@ -249,6 +255,15 @@ class AgentLoop:
         limit = state.started.limits.max_run_duration_ms if state.started is not None else None
         spent = time_spent(folds.session.entries, state.run_id) if limit is not None else 0
         return self._drive(opened, runner, limit, spent)
+
+    async def _what_if(self, folds: Folds, change: Rerun) -> WhatIf:
+        """The recording that a rerun which is resumed works with: no tool runs that was not allowed to."""
+        entries = await self.parts.store.load(change.source)
+        plan = plan_rerun(entries, change.at, change)
+        recording = Recording(entries, plan, change)
+        begun = [e.seq for e in folds.session.entries if isinstance(e, RunStartedEntry)]
+        recording.skip(folds.session.entries, begun[-1])
+        return WhatIf(recording, plan, change)
 
     def _runner(
         self,
@@ -312,21 +327,28 @@ class AgentLoop:
         ids = RunIds(opened.session_id, opened.run_id)
         secrets = folds.session.secrets
         watched = LiveWorld(ids, parts.hooks, opened.scope, opened.steering)
+        model: ModelPort = LiveModel(
+            objects.model or parts.model,
+            folds.pictures,
+            parts.clock,
+            secrets,
+            parts.assembler,
+            budget,
+            speaker,
+            objects.invocation_state,
+        )
+        recording, handler = None, parts.approvals.handler
+        if (what_if := objects.what_if) is not None:
+            recording = what_if.recording
+            handler = recording.refuse if recording.tools == "recorded" else handler
+            if what_if.plan.answer is not None and not opened.answered:
+                model = FirstAnswer(model, what_if.plan, what_if.change.arguments, opened.run_id)
         return Ports(
-            model=LiveModel(
-                parts.model,
-                folds.pictures,
-                parts.clock,
-                secrets,
-                parts.assembler,
-                budget,
-                speaker,
-                objects.invocation_state,
-            ),
+            model=model,
             tools=LiveTools(
-                parts.registry, parts.executor, parts.approvals, world, output, watched.check_call
+                parts.registry, parts.executor, parts.approvals, world, output, watched.check_call, recording
             ),
-            human=LiveHuman(parts.approvals.handler, parts.clock),
+            human=LiveHuman(handler, parts.clock),
             context=LiveContext(folds, parts.clock, hints, self.recaps),
             world=watched,
             output=output,

@@ -163,6 +163,8 @@ class OpenRun:
     """The stream that drives it, once it is open."""
     home: asyncio.AbstractEventLoop = field(default_factory=asyncio.get_running_loop)
     over: Future[None] = field(default_factory=Future[None])
+    answered: bool = False
+    """The model answered before the run was taken over."""
     leaving: bool = False
     """Its stream was dropped and is being closed."""
 

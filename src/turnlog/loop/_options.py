@@ -22,6 +22,7 @@ from turnlog.contract import (
     Message,
     MessagePart,
     ModelParams,
+    Rerun,
     RetryPolicy,
     RunInput,
     SpecificTool,
@@ -44,6 +45,7 @@ from turnlog.widgets import Widget
 from ._budget import Budget
 from ._output import choose_mode
 from ._ports import Said
+from ._rerun import Plan, Recording
 
 T = TypeVar("T")
 V = TypeVar("V", bound=Value)
@@ -111,6 +113,15 @@ class RunOptions(TypedDict, total=False):
 
 
 @dataclass(frozen=True, slots=True)
+class WhatIf:
+    """A recording that answers calls first, and what of it is changed."""
+
+    recording: Recording
+    plan: Plan
+    change: Rerun
+
+
+@dataclass(frozen=True, slots=True)
 class RunObjects:
     """What a run is given that no log can hold: the deps of its tools, the type of its output, the budget and
     the call that it works under, and its ``invocation_state`` as it was given: in the log it is masked."""
@@ -119,6 +130,9 @@ class RunObjects:
     output: OutputType[Any] | None = None
     under: tuple[Budget, str] | None = None
     invocation_state: JsonObject | None = None
+    model: Model | None = None
+    """Answers in place of the agent's."""
+    what_if: WhatIf | None = None
 
 
 NO_OBJECTS = RunObjects()

@@ -5,13 +5,17 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+import msgspec
+
 from turnlog.context import ContextOptions, ProjectionContext
 from turnlog.contract import (
     AgentError,
     Entry,
     ModelCallStartedEntry,
     ModelInputEntry,
+    Rerun,
     RunInput,
+    RunStarted,
     RunStartedEntry,
     RuntimeInitEntry,
     SessionHeaderEntry,
@@ -173,6 +177,38 @@ async def _run_again(tape: Tape, folds: Folds, widgets: Sequence[Widget[Any]]) -
         runner.outbox.close()
 
 
+def recorded_input(payload: RunStarted) -> RunInput:
+    """The options that a run was started with."""
+    return RunInput(
+        system_prompt_override=payload.system_prompt_override,
+        allowed_tools=payload.allowed_tools,
+        tool_order=payload.tool_order,
+        tool_policy=payload.tool_policy,
+        loop_limits=payload.limits,
+        retry=payload.retry,
+        tool_choice=payload.tool_choice,
+        model_params=payload.model_params,
+        agent_name=payload.agent_name,
+        output_schema=payload.output_schema,
+        output_mode=payload.output_mode,
+        output_field=payload.output_field,
+        role=payload.role,
+        trace_id=payload.trace_id,
+        invocation_state=payload.invocation_state,
+        system_prompt_content=payload.system_prompt_content,
+    )
+
+
+def rerun_input(started: RunStartedEntry, change: Rerun, session_id: str, run_id: str) -> RunInput:
+    """The run that repeats a recorded one in a branch."""
+    run = msgspec.structs.replace(
+        recorded_input(started.payload), session_id=session_id, run_id=run_id, rerun=change
+    )
+    if change.instructions is None:
+        return run
+    return msgspec.structs.replace(run, system_prompt_override=None, system_prompt_content=None)
+
+
 def _input_of(tape: Tape, started: RunStartedEntry) -> tuple[RunInput, list[Said]]:
     """What the run was started with: its own entry, and what was said to it before it first acted."""
     payload = started.payload
@@ -188,26 +224,12 @@ def _input_of(tape: Tape, started: RunStartedEntry) -> tuple[RunInput, list[Said
                 continue
             case _:
                 break
-    run = RunInput(
+    run = msgspec.structs.replace(
+        recorded_input(started.payload),
         session_id=started.session_id,
         run_id=started.run_id or "",
         input_messages=[each.message for each in said],
-        system_prompt_override=payload.system_prompt_override,
-        allowed_tools=payload.allowed_tools,
-        tool_order=payload.tool_order,
-        tool_policy=payload.tool_policy,
-        loop_limits=payload.limits,
-        retry=payload.retry,
-        tool_choice=payload.tool_choice,
         runtime_init_data=runtime,
-        model_params=payload.model_params,
-        agent_name=payload.agent_name,
-        output_schema=payload.output_schema,
-        output_mode=payload.output_mode,
-        output_field=payload.output_field,
-        role=payload.role,
-        trace_id=payload.trace_id,
-        invocation_state=payload.invocation_state,
-        system_prompt_content=payload.system_prompt_content,
+        rerun=payload.rerun,
     )
     return run, said

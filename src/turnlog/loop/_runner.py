@@ -230,6 +230,7 @@ class Runner:
                 trace_id=run.trace_id,
                 invocation_state=run.invocation_state,
                 system_prompt_content=run.system_prompt_content,
+                rerun=run.rerun,
             ),
         )
         self.outbox.go("preparing")

@@ -21,7 +21,7 @@ from turnlog.contract import (
     encode,
 )
 from turnlog.history import AgentState, Timeline, export_jsonl, named_blobs
-from turnlog.loop import PendingAnswer
+from turnlog.loop import Comparison, PendingAnswer
 from turnlog.transcript import MessageFormat, export_messages, render_html, render_markdown
 
 from ._app import Call, Count, Endpoint, In, Name, Place, login_cookie
@@ -38,6 +38,7 @@ from ._runs import (
     Reason,
     Started,
     StartRun,
+    WhatIf,
     Words,
     abort,
     answer,
@@ -47,12 +48,13 @@ from ._runs import (
     inbox,
     pause,
     redact,
+    rerun,
     resume_run,
     send,
     start_run,
     start_session,
 )
-from ._views import Compared, Glance, Hit, Saw, call_at, compare, cut, page_of, saw, screen_at
+from ._views import Glance, Hit, Saw, call_at, cut, page_of, saw, screen_at
 
 _SCANNED = 400
 """Sessions that one search looks through; the answer says where the next one begins."""
@@ -252,9 +254,8 @@ class CompareQuery(In, frozen=True):
     b: Name
 
 
-async def compare_sessions(call: Call) -> Compared:
-    logs = call.server.logs
-    return compare(await logs.get(call.query.a), await logs.get(call.query.b))
+async def compare_sessions(call: Call) -> Comparison:
+    return await call.server.session(call.query.a).compare(call.query.b)
 
 
 class ExportQuery(In, frozen=True):
@@ -412,10 +413,12 @@ ENDPOINTS: tuple[Endpoint, ...] = (
              body=Answer, returns=Decided, errors=(409,)),
     Endpoint("POST", _S + "/fork", fork, "A new session that shares this one's past.",
              body=Fork, returns=Started, status=201),
+    Endpoint("POST", _S + "/rerun", rerun, "What if: run on from a step with a change, in a branch.",
+             body=WhatIf, returns=Started, status=201, errors=(409,)),
     Endpoint("POST", _S + "/redact", redact, "Hide what entries hold.", body=Hide, errors=(409,)),
     Endpoint("GET", "/inbox", inbox, "What waits for a human in all sessions.", returns=Inbox),
     Endpoint("GET", "/compare", compare_sessions, "Two branches: what they share, and how each continues.",
-             query=CompareQuery, returns=Compared),
+             query=CompareQuery, returns=Comparison),
     Endpoint("POST", "/blobs", upload, "Store the bytes of a file.", returns=Stored, status=201),
     Endpoint("GET", "/blobs/{name}", blob, "Stored bytes."),
     Endpoint("POST", "/login", login, "Keep the token in a cookie, for the page.", body=Login, errors=(401,)),

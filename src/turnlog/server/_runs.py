@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 from msgspec import Meta
 from starlette.responses import Response, StreamingResponse
@@ -205,6 +205,36 @@ class Fork(In, frozen=True):
 async def fork(call: Call) -> Started:
     branch = await call.session.fork(call.body.at, session=call.body.session)
     return Started(session_id=branch.session_id, run_id="")
+
+
+class WhatIf(In, frozen=True):
+    """``at`` is an entry of the step; one of ``text``, ``result`` and ``arguments`` may be changed."""
+
+    at: Annotated[int, Meta(ge=1, le=2**53)]
+    model: Name | None = None
+    instructions: str | None = None
+    text: str | None = None
+    result: str | None = None
+    arguments: JsonObject | None = None
+    tools: Literal["recorded", "ask", "live"] = "recorded"
+    session: Name | None = None
+
+
+async def rerun(call: Call) -> Started:
+    """Starts the branch's run, which continues in the background."""
+    body: WhatIf = call.body
+    run = await call.server.driven(call.session_id).start_rerun(
+        body.at,
+        model=body.model,
+        instructions=body.instructions,
+        text=body.text,
+        result=body.result,
+        arguments=body.arguments,
+        tools=body.tools,
+        session=body.session,
+    )
+    call.server.keep(run)
+    return Started(session_id=run.session_id, run_id=run.run_id)
 
 
 class Hide(In, frozen=True):

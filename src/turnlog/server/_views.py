@@ -289,32 +289,3 @@ def _sections_in(entry: Entry) -> Iterator[Any]:
                     yield outcome.sections.live
         case _:
             pass
-
-
-class Compared(Value, frozen=True, kw_only=True):
-    """Two sessions that share their first ``shared`` entries, and the steps of each after that."""
-
-    a: str
-    b: str
-    shared: int
-    steps_a: list[Step]
-    steps_b: list[Step]
-    timeline_a: Timeline
-    timeline_b: Timeline
-
-
-def compare(a: Log, b: Log) -> Compared:
-    shared = 0
-    for left, right in zip(a.entries, b.entries, strict=False):
-        if left.id != right.id:
-            break
-        shared += 1
-    return Compared(
-        a=a.session_id,
-        b=b.session_id,
-        shared=shared,
-        steps_a=[step for step in a.timeline.steps if step.end > shared],
-        steps_b=[step for step in b.timeline.steps if step.end > shared],
-        timeline_a=msgspec.structs.replace(a.timeline, steps=[]),
-        timeline_b=msgspec.structs.replace(b.timeline, steps=[]),
-    )
