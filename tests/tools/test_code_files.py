@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import os
+import shutil
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -11,6 +14,7 @@ from tools.code_rig import CodeRig, call
 from turnlog import AgentError
 from turnlog.contract import CustomEntry, ToolResultsEntry
 from turnlog.history import export_jsonl, import_jsonl, open_store
+from turnlog.runtime import LocalRuntime
 from turnlog.testing import FakeRuntime
 from turnlog.widgets import WorkspaceWidget
 
@@ -270,3 +274,50 @@ async def test_the_model_must_read_again_what_a_user_restored() -> None:
     await rig.agent().session("s").undo()
     [(status, _)] = await rig.run(call("edit", path="a.py", old="2", new="3"))
     assert status == "failed" and rig.files.files["a.py"] == b"x = 1\n"
+
+
+async def test_hard_files_of_a_real_folder_have_clear_outcomes(tmp_path: Path) -> None:
+    work = tmp_path / "work"
+    work.mkdir()
+    with (work / "large.bin").open("wb") as file:
+        file.truncate(1_000_000_000)  # sparse: it takes no room
+    (work / "a\nb.txt").write_text("hello\n")
+    (work / "a\nb.txt").chmod(0o640)
+    (work / "in").symlink_to("a\nb.txt")
+    (work / "out").symlink_to("/etc/passwd")
+    (work / "up").symlink_to(tmp_path)
+    os.mkfifo(work / "pipe")
+    rig = CodeRig(runtime=LocalRuntime(work, level="none"))
+    results = await rig.run(
+        call("read", path="large.bin"),
+        call("read", path="pipe"),
+        call("read", path="out"),
+        call("write", path="up/evil", content="x"),
+        call("write", path="out", content="x"),
+        call("read", path="a\nb.txt"),
+        call("edit", path="in", old="hello", new="bye"),
+        call("edit", path="a\nb.txt", old="hello", new="bye"),
+        call("grep", pattern="b.e"),
+    )
+    words = (
+        "binary file of 1.0 GB",
+        "is a device, socket or pipe",
+        "leads out of the folders allowed, through a link",
+        "leads out of the folders allowed, through a link",
+        "is a link; change the file that it leads to",
+        "     1\thello",
+        "is a link; change the file that it leads to",
+        'edited "a\\nb.txt"',
+        '"a\\nb.txt":1:bye\n[not looked at: large.bin: 1.0 GB, too large]',
+    )
+    for (_, text), expected in zip(results, words, strict=True):
+        assert expected in text
+    assert [status for status, _ in results].count("success") == 3
+    assert (work / "a\nb.txt").stat().st_mode & 0o777 == 0o640, "the mode of a file stays"
+    assert not (tmp_path / "evil").exists() and sorted(os.listdir(work)) == [
+        "a\nb.txt", "in", "large.bin", "out", "pipe", "up"
+    ]  # fmt: skip
+    shutil.rmtree(work)
+    [(status, text)] = await rig.run(call("read", path="a\nb.txt"))
+    assert status == "failed" and "is no longer there" in text
+    await rig.runtime.close()
