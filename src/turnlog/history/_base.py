@@ -36,7 +36,7 @@ from ..contract import (
 from ..system import SystemClock
 from ._state import SessionState
 from ._upcast import decode_log, first_version_is_current
-from ._views import digest_of, pending_in, visible_entries
+from ._views import pending_in, visible_entries
 
 MAX_SESSION_ID = 180
 """Bytes of UTF-8 a session id may take: it becomes a file name in a JSONL store."""
@@ -454,6 +454,18 @@ class StoreBase:
 
     def _now(self) -> float:
         return datetime.fromisoformat(self._clock.now()).timestamp()
+
+
+def digest_of(state: SessionState) -> SessionDigest:
+    """What a store keeps beside the log to answer for all sessions."""
+    return SessionDigest(
+        status=state.status,
+        run_id=state.current_run,
+        pending=len(state.awaiting),
+        title=state.title,
+        metadata=state.metadata or None,
+        about=state.about[1] or None,
+    )
 
 
 def with_digest(info: SessionInfo, digest: SessionDigest) -> SessionInfo:

@@ -41,9 +41,9 @@ from ..contract import (
     seal,
 )
 from ._appends import Appends, detach_images, scrub_payload
-from ._base import check_session_id, not_found
+from ._base import check_session_id, digest_of, not_found
 from ._state import SLICE, SessionState
-from ._views import AgentState, Transcript, digest_of, visible_entries
+from ._views import AgentState, Transcript, visible_entries
 
 T = TypeVar("T")
 

@@ -23,7 +23,6 @@ from ..contract import (
     PurgeEntry,
     RedactionEntry,
     RunStatus,
-    SessionDigest,
     Store,
     TokenUsage,
     ToolCall,
@@ -83,18 +82,6 @@ def pending_in(session_id: str, state: SessionState) -> list[PendingApproval]:
         )
         for entry in sorted(asked, key=lambda entry: entry.seq)
     ]
-
-
-def digest_of(state: SessionState) -> SessionDigest:
-    """What a store keeps beside the log to answer for all sessions."""
-    return SessionDigest(
-        status=state.status,
-        run_id=state.current_run,
-        pending=len(state.awaiting),
-        title=state.title,
-        metadata=state.metadata or None,
-        about=state.about[1] or None,
-    )
 
 
 class Transcript:
