@@ -19,6 +19,7 @@ import pytest
 from runtime.levels import LEVELS, needs
 from turnlog.contract import AgentError, ExecutionEnv
 from turnlog.runtime import LocalRuntime, SandboxLevel
+from turnlog.runtime._keeper import groups_of
 
 
 def processes(marker: str) -> list[int]:
@@ -205,6 +206,7 @@ async def test_a_keeper_that_was_killed_is_started_again(tmp_path: Path) -> None
         os.kill(keeper, signal.SIGKILL)
         await process.kill()
         assert (await runtime.execute("echo again")).stdout == "again\n"
+    assert not any(map(os.path.exists, groups_of(keeper))), "a control group is left"
 
 
 def _parent(pid: int) -> int:

@@ -277,6 +277,7 @@ class _Keeper:
     def __init__(self, scratch: str, processes: int) -> None:
         self._scratch, self._processes = scratch, processes
         self._lock = threading.Lock()
+        self._pids: list[int] = []
         self._start()
 
     def hand_over(self, fds: list[int]) -> None:
@@ -296,6 +297,9 @@ class _Keeper:
     def close(self) -> None:
         with self._lock:
             self._stop()
+        for group in (group for pid in self._pids for group in groups_of(pid)):  # of those that were killed
+            with contextlib.suppress(OSError):
+                os.rmdir(group)
         shutil.rmtree(self._scratch, ignore_errors=True)
 
     def _start(self) -> None:
@@ -314,13 +318,11 @@ class _Keeper:
                 cwd="/",
                 start_new_session=True,
             )
+        self._pids.append(self._process.pid)
 
     def _stop(self) -> None:
         self._control.close()
         self._process.wait()
-        for group in groups_of(self._process.pid):  # of one that was killed
-            with contextlib.suppress(OSError):
-                os.rmdir(group)
 
 
 def _make_scratch() -> str:
