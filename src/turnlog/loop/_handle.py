@@ -126,8 +126,17 @@ class StoredSession:
         check_kind("by", by, str, "who decides, as text", required=True)
         check_kind("call", call, (str, PendingApproval), "a pending call or its id", required=True)
         call_id = call if isinstance(call, str) else call.tool_call_id
-        home = await home_of(self._store, self.session_id, call_id)
+        home = await self._home_of(call, call_id)
         return await self._loop.control.decide(home, call_id, action, by=by, arguments=arguments, note=note)
+
+    async def _home_of(self, call: PendingApproval | PendingAnswer | str, call_id: str) -> str:
+        """The session in which a call waits; the log is read only where it may be that of a child."""
+        running = self._loop.sessions.runs.get(self.session_id)
+        runner = running.runner if running is not None else None
+        here = not isinstance(call, str) and call.session_id == self.session_id
+        if here or (runner is not None and call_id in runner.session.state.calls):
+            return self.session_id
+        return await home_of(self._store, self.session_id, call_id)
 
     async def approve(self, call: PendingApproval | str, *, by: str, note: str | None = None) -> None:
         """Let a call run as it was shown."""
@@ -157,7 +166,7 @@ class StoredSession:
         check_kind("call", call, (str, PendingAnswer), "a waiting call or its id", required=True)
         check_kind("by", by, str, "who answers, as text")
         call_id = call if isinstance(call, str) else call.tool_call_id
-        home = await home_of(self._store, self.session_id, call_id)
+        home = await self._home_of(call, call_id)
         await self._loop.control.answer(home, call_id, content, is_error=is_error, by=by)
 
     async def undo(self) -> Undone | None:
