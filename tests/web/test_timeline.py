@@ -178,6 +178,24 @@ async def test_another_reader_sees_a_run_of_this_process_as_it_happens(
 
 
 @in_browser
+async def test_another_result_is_tried_in_a_branch_and_compared(browser: Browser, agent: Agent) -> None:
+    page = await browser.open("#/s/attic")
+    await page.click(".row.k-tool")
+    await page.keyboard.press("w")
+    await page.fill("dialog textarea", "nothing in the attic")
+    assert "turnlog rerun attic" in await page.inner_text("dialog .cmd")
+    await page.click("text=Run the branch")
+    await page.wait_for_selector(".pair.differs")
+    await page.wait_for_selector(".facts-t")
+    branches = await agent.store.sessions(parent="attic")
+    assert len(branches) == 1
+    entries = await agent.session(branches[0].session_id).entries()
+    assert any(
+        "nothing in the attic" in str(entry.payload) for entry in entries if entry.kind == "tool_results"
+    )
+
+
+@in_browser
 async def test_nothing_that_a_model_or_a_tool_wrote_runs(browser: Browser, agent: Agent) -> None:
     text = "\n\n".join(PAYLOADS)
     model = ScriptedModel([calls("look", place=text), text])

@@ -19,17 +19,47 @@ interface Compared {
 
 const same = (a?: Step, b?: Step) => a && b && a.kind === b.kind && a.title === b.title && a.detail === b.detail && a.status === b.status;
 
+function align(a: Step[], b: Step[]): [Step | undefined, Step | undefined][] {
+  // The longest common run of steps that say the same stays beside each other.
+  const far = Math.min(400, Math.max(a.length, b.length));
+  const left = a.slice(0, far);
+  const right = b.slice(0, far);
+  const best = Array.from({ length: left.length + 1 }, () => new Uint16Array(right.length + 1));
+  for (let i = left.length - 1; i >= 0; i -= 1)
+    for (let j = right.length - 1; j >= 0; j -= 1)
+      best[i][j] = same(left[i], right[j]) ? best[i + 1][j + 1] + 1 : Math.max(best[i + 1][j], best[i][j + 1]);
+  const rows: [Step | undefined, Step | undefined][] = [];
+  let i = 0;
+  let j = 0;
+  let only: [Step[], Step[]] = [[], []];
+  const flush = () => {
+    for (let at = 0; at < Math.max(only[0].length, only[1].length); at += 1) rows.push([only[0][at], only[1][at]]);
+    only = [[], []];
+  };
+  while (i < left.length || j < right.length) {
+    if (i < left.length && j < right.length && same(left[i], right[j])) {
+      flush();
+      rows.push([left[i++], right[j++]]);
+    } else if (j >= right.length || (i < left.length && best[i + 1][j] >= best[i][j + 1])) only[0].push(left[i++]);
+    else only[1].push(right[j++]);
+  }
+  flush();
+  return rows;
+}
+
 export function Compare({ a, b }: { a: string; b: string }) {
   const [both, setBoth] = useState<Compared | undefined>();
   const [problem, setProblem] = useState("");
   useEffect(() => {
-    ask<Compared>(`/compare?${new URLSearchParams({ a, b })}`).then(setBoth, (error) => setProblem(error.message));
+    const load = () => ask<Compared>(`/compare?${new URLSearchParams({ a, b })}`).then(setBoth, (error) => setProblem(error.message));
+    load();
+    // A branch that was just begun is still running.
+    const timer = setInterval(() => document.visibilityState === "visible" && load(), 1500);
+    return () => clearInterval(timer);
   }, [a, b]);
   if (problem) return <p class="state bad">{problem}</p>;
   if (!both) return <div class="skeleton" aria-label="Loading" />;
-  const left = both.stepsA.filter((step) => step.kind !== "branch");
-  const right = both.stepsB.filter((step) => step.kind !== "branch" && step.title !== "aborted");
-  const rows = Array.from({ length: Math.max(left.length, right.length) }, (_, at) => [left[at], right[at]] as const);
+  const rows = align(both.stepsA, both.stepsB);
   const facts: [string, (line: Timeline) => string][] = [
     ["Outcome", (line) => statusOf(line.runs.at(-1)?.status)[1]],
     ["Model calls", (line) => String(line.runs.reduce((sum, run) => sum + (run.calls ?? 0), 0))],

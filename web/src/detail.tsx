@@ -227,6 +227,7 @@ export function Detail(props: {
   onMove: (by: number) => void;
   onClose: () => void;
   onFork: () => void;
+  onWhatIf?: () => void;
 }) {
   const { step } = props;
   if (!step)
@@ -250,9 +251,15 @@ export function Detail(props: {
             {[clock(step.at), step.kind === "model" ? step.detail : undefined, money(step.cost), duration(step.ms)].filter(Boolean).join(" · ")}
           </p>
         </div>
-        <button class="btn" onClick={props.onFork} title="A new session that shares the past up to here">
-          <Icon name="fork" /> Branch here
-        </button>
+        {props.onWhatIf && ["model", "tool", "input"].includes(step.kind) ? (
+          <button class="btn whatif" onClick={props.onWhatIf}>
+            <Icon name="fork" /> What if… <kbd>W</kbd>
+          </button>
+        ) : (
+          <button class="btn" onClick={props.onFork} title="A new session that shares the past up to here">
+            <Icon name="fork" /> Branch here
+          </button>
+        )}
         <button class="btn sq bare" aria-label="Previous step" onClick={() => props.onMove(-1)}>
           <Icon name="left" />
         </button>

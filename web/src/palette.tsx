@@ -93,6 +93,7 @@ const KEYS: [string, string][] = [
   ["e", "open or close the selected step"],
   ["m", "widths of the strip: steps, time, cost"],
   ["o", "outline"],
+  ["w", "what if"],
   ["b", "branches"],
   ["a", "focus Approve"],
   ["d", "deny, with a note"],

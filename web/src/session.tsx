@@ -10,6 +10,7 @@ import { duration, money, nameOf, statusOf } from "./format";
 import { Icon, Mark, toolIcon } from "./icons";
 import { linkTo } from "./main";
 import { Gauge, Strip, type Widths } from "./strip";
+import { WhatIf } from "./whatif";
 
 const PAGE = 200;
 const STRIDE = 1_000_000;
@@ -102,6 +103,7 @@ export function SessionPage(props: { id: string; seq?: number; tab?: string; onl
   const asked = useRef(new Set<number>());
   const words = useRef<HTMLInputElement>(null);
   const [trouble, setTrouble] = useState("");
+  const [asking, setAsking] = useState(false);
 
   const load = useCallback(async () => {
     try {
@@ -309,6 +311,7 @@ export function SessionPage(props: { id: string; seq?: number; tab?: string; onl
         a: () => document.querySelector<HTMLElement>(".scroll .approve")?.focus(),
         d: () => document.querySelector<HTMLElement>(".scroll .deny")?.click(),
         i: () => words.current?.focus(),
+        w: () => document.querySelector<HTMLElement>(".whatif")?.click(),
         f: () => setFollow(true),
         Enter: () => setSheet(true),
         Escape: () => (sheet ? setSheet(false) : setOutline(false)),
@@ -506,6 +509,7 @@ export function SessionPage(props: { id: string; seq?: number; tab?: string; onl
           onAll={setAll}
           onMove={(by) => move(by)}
           onClose={() => setSheet(false)}
+          onWhatIf={view.canRun ? () => setAsking(true) : undefined}
           onFork={async () => {
             try {
               const made = await post<{ sessionId: string }>(`${place(id)}/fork`, { at: step!.end });
@@ -516,6 +520,17 @@ export function SessionPage(props: { id: string; seq?: number; tab?: string; onl
           }}
         />
       </div>
+      {asking && step && (
+        <WhatIf
+          id={id}
+          step={step}
+          onClose={() => setAsking(false)}
+          onDone={(branch) => {
+            setAsking(false);
+            location.hash = `#/compare/${encodeURIComponent(id)}/${encodeURIComponent(branch)}`;
+          }}
+        />
+      )}
       <div class="sr" aria-live="polite">
         {step ? `Entry ${step.seq}, ${nameOf(step)}, ${step.status}` : ""}
       </div>
