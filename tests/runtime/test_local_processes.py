@@ -9,6 +9,7 @@ import random
 import resource
 import select
 import signal
+import socket
 import subprocess
 import sys
 import uuid
@@ -18,7 +19,7 @@ import pytest
 
 from runtime.levels import LEVELS, needs
 from turnlog.contract import AgentError, ExecutionEnv
-from turnlog.runtime import LocalRuntime, SandboxLevel
+from turnlog.runtime import LocalRuntime, SandboxLevel, _keeper
 from turnlog.runtime._keeper import groups_of
 
 
@@ -199,11 +200,28 @@ async def test_a_program_that_is_not_there_is_told_before_it_runs(tmp_path: Path
         assert (await runtime.execute("no-such-program")).exit_code == 127
 
 
-async def test_a_keeper_that_was_killed_is_started_again(tmp_path: Path) -> None:
+def test_a_keeper_whose_turnlog_is_gone_already_leaves_nothing(tmp_path: Path) -> None:
+    scratch = tmp_path / "scratch"
+    scratch.mkdir()
+    gone = subprocess.Popen(["true"])
+    gone.wait()
+    ours, theirs = socket.socketpair()
+    with ours, theirs:
+        facts = [str(theirs.fileno()), str(gone.pid), str(scratch), "10"]
+        keeper = subprocess.Popen([sys.executable, _keeper.__file__, *facts], pass_fds=[theirs.fileno()])
+        assert keeper.wait(60) == 0
+    assert not scratch.exists() and not any(map(os.path.exists, groups_of(keeper.pid)))
+
+
+@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGTERM])
+async def test_a_keeper_that_was_killed_is_started_again(number: int, tmp_path: Path) -> None:
     async with LocalRuntime(tmp_path, level="none") as runtime:
         process = await runtime.run("sleep 600")
         (keeper,) = [pid for pid in processes("_keeper.py") if _parent(pid) == os.getpid()]
-        os.kill(keeper, signal.SIGKILL)
+        gone = os.pidfd_open(keeper)
+        os.kill(keeper, number)
+        await asyncio.to_thread(select.select, [gone], [], [], 60)
+        os.close(gone)
         await process.kill()
         assert (await runtime.execute("echo again")).stdout == "again\n"
     assert not any(map(os.path.exists, groups_of(keeper))), "a control group is left"

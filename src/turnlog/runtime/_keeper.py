@@ -43,35 +43,51 @@ def keep(control: socket.socket, parent: int, scratch: str | None, processes: in
     _call("prctl", PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
     _call("prctl", PR_SET_DUMPABLE, 0, 0, 0, 0)
     signal.signal(signal.SIGCHLD, _on_child)
+    signal.signal(signal.SIGTERM, _on_terminate)
     gc.disable()  # a fork shares its memory for as long as nobody touches it
-    group = _enter_group(processes)
-    watched = os.pidfd_open(parent)
+    group = None
+    try:
+        watched = os.pidfd_open(parent)
+        if os.getppid() == parent:  # else it ended before this process began
+            group = _enter_group(processes)
+            _serve(control, watched)
+    except (OSError, SystemExit):
+        pass  # turnlog is gone, or this process is told to go: what it began has to end in any case
+    control.close()  # turnlog starts another one for what it runs next
+    signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+    _end_children()
+    _leave_group(group)
+    if scratch is not None:
+        shutil.rmtree(scratch, ignore_errors=True)
+
+
+def _serve(control: socket.socket, watched: int) -> None:
     poll = select.poll()
     poll.register(control, select.POLLIN)
     poll.register(watched, select.POLLIN)
     while True:
         if watched in [fd for fd, _ in poll.poll()]:
-            break
+            return
         word, fds, _, _ = socket.recv_fds(control, 1, 5)
         if not word:
-            break
+            return
         try:
             child = os.fork()
         except OSError:  # too many processes; the channel that is closed here tells
             child = -1
         if child == 0:
             control.close()
+            signal.signal(signal.SIGTERM, signal.SIG_DFL)
             try:
                 ward(socket.socket(fileno=fds[0]), fds[1:], watched)
             finally:
                 os._exit(1)
         for fd in fds:
             os.close(fd)
-    signal.signal(signal.SIGCHLD, signal.SIG_DFL)
-    _end_children()
-    _leave_group(group)
-    if scratch is not None:
-        shutil.rmtree(scratch, ignore_errors=True)
+
+
+def _on_terminate(number: int, frame: object) -> None:
+    raise SystemExit
 
 
 def ward(channel: socket.socket, streams: list[int], parent: int) -> NoReturn:
