@@ -109,7 +109,7 @@ class Projection:
 
     def step(self, entry: Entry) -> None:
         self.last_seq = entry.seq
-        if self._is_hidden(entry):
+        if entry.purged_digest is not None or entry.id in self._hidden:
             self._gone.add(entry.id)
         step = STEPS[entry.kind]
         if step is not None:
@@ -178,7 +178,7 @@ class Projection:
                 results.closed = True
             self._calls.clear()
         self.meter.call_answered(entry)
-        unit = OutputUnit(entry, redacted=self._is_hidden(entry))
+        unit = OutputUnit(entry, redacted=entry.id in self._gone)
         self.units.append(unit)
         self.numbers[entry.id] = entry.seq
         self.vocabulary.add(REDACTED if unit.redacted else entry.payload.message.parts)
@@ -190,7 +190,7 @@ class Projection:
 
     def _add_results(self, entry: ToolResultsEntry) -> None:
         self.numbers[entry.id] = entry.seq
-        hidden = self._is_hidden(entry)
+        hidden = entry.id in self._gone
         for part in entry.payload.message.tool_results:
             unit = self._calls.pop(part.payload.tool_call_id, None)
             if unit is not None:

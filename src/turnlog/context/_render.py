@@ -148,11 +148,14 @@ def without_thinking(message: Message) -> Message:
     return message if len(parts) == len(message.parts) else with_parts(message, parts)
 
 
+_HIDING = (RedactionEntry, PurgeEntry)  # a union would be made anew for every entry of a long log
+
+
 def hidden_ids(entries: Iterable[Entry]) -> set[str]:
     """The entries whose content a redaction or a purge in ``entries`` took away."""
     hidden: set[str] = set()
     for entry in entries:
-        if isinstance(entry, RedactionEntry | PurgeEntry):
+        if isinstance(entry, _HIDING):
             hidden.update(entry.payload.entry_ids)
     return hidden
 

@@ -27,8 +27,6 @@ from ..contract import (
     ModelInput,
     ModelOutput,
     Observer,
-    PurgeEntry,
-    RedactionEntry,
     Sealed,
     Secrets,
     SessionHeader,
@@ -43,7 +41,7 @@ from ..contract import (
 from ._appends import Appends, detach_images, scrub_payload
 from ._base import check_session_id, digest_of, not_found
 from ._state import SLICE, SessionState
-from ._views import AgentState, Transcript, visible_entries
+from ._views import HIDING, AgentState, Transcript, visible_entries
 
 T = TypeVar("T")
 
@@ -376,7 +374,7 @@ class Session(Appends):
         self.state.step(entry)
         if not self._subscribers:
             return
-        if isinstance(entry, RedactionEntry | PurgeEntry):
+        if isinstance(entry, HIDING):
             visible = visible_entries([*self._entries, *self.staged])
             for subscriber in self._subscribers:
                 subscriber.refold(visible)

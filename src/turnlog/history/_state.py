@@ -18,7 +18,9 @@ from ..contract import (
     CustomEntry,
     Entry,
     ErrorInfo,
+    FileRefPart,
     FoldEntry,
+    ImagePart,
     JsonObject,
     Message,
     ModelCallFailed,
@@ -45,6 +47,7 @@ from ..contract import (
     ToolCall,
     ToolDeferred,
     ToolDeferredEntry,
+    ToolResultPart,
     ToolResultsEntry,
     ToolsChangeEntry,
     ToolSpec,
@@ -498,10 +501,16 @@ def _result_text(entry: ToolResultsEntry, call_id: str) -> str:
     return next((part.text for part in parts if part.tool_call_id == call_id), "")
 
 
+_SHOWN = (ImagePart, FileRefPart)
+
+
 def may_hold_images(message: Message) -> bool:
-    if any(part.kind in ("image", "file_ref") for part in message.parts):
-        return True
-    return any(isinstance(part.payload.content, list) for part in message.tool_results)
+    for part in message.parts:
+        if isinstance(part, _SHOWN):
+            return True
+        if isinstance(part, ToolResultPart) and isinstance(part.payload.content, list):
+            return True
+    return False
 
 
 def _first_words(text: str) -> str:

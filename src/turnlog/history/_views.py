@@ -38,6 +38,8 @@ from ._copies import Copies, copies_of, trim
 from ._state import SessionState
 
 _replace = msgspec.structs.replace
+HIDING = (RedactionEntry, PurgeEntry)
+"""A constant, since a union would be made anew for every entry of a long log."""
 
 
 class AgentState(Value, frozen=True, kw_only=True):
@@ -146,7 +148,7 @@ def _hidden_now(entries: Sequence[Entry]) -> Copies:
     was written after one was made without what it hides."""
     whole, calls, first = set[str](), set[str](), len(entries)
     for entry in entries:
-        if isinstance(entry, RedactionEntry | PurgeEntry):
+        if isinstance(entry, HIDING):
             named = set(entry.payload.entry_ids)
             copies = copies_of(entries[: entry.seq - 1], named)
             whole |= named | copies.whole
