@@ -7,13 +7,14 @@ import logging
 import os
 import subprocess
 import sys
+from collections.abc import Sequence
 from typing import Any
 
 import pytest
 
-from acceptance.desk import Desk, asks_for, call
-from turnlog import Agent, load_model
-from turnlog.testing import Loopback, LoopbackAnswer
+from acceptance.desk import Desk, asks_for, call, results_in
+from turnlog import Agent, load_model, tool
+from turnlog.testing import Loopback, LoopbackAnswer, ScriptedModel
 
 MODEL = "claude-sonnet-4-5"
 
@@ -126,3 +127,124 @@ async def test_a_line_has_its_fields_apart(caplog: pytest.LogCaptureFixture) -> 
     await desk.agent(asks_for(call("look", place="gate")), "Quiet.").run("Look.", session="s")
     told = [(r.session, r.seq, r.kind, r.id) for r in caplog.records if r.name == "turnlog.history"]  # type: ignore[attr-defined]
     assert told == [("s", entry.seq, entry.kind, entry.id) for entry in await desk.entries()]
+
+
+# ── what if ──
+
+LOOK_TWICE = (
+    asks_for(call("look", place="attic")),
+    asks_for(call("look", place="cellar")),
+    "Both are quiet.",
+)
+
+
+async def a_past(desk: Desk, turns: Sequence[Any] = LOOK_TWICE, **options: Any) -> list[Any]:
+    """The log of a session ``s``, after which nothing counts as done."""
+    async with desk.agent(*turns, **options) as agent:
+        await agent.run("Is it quiet?", session="s")
+    desk.done.clear()
+    return await desk.entries()
+
+
+@pytest.mark.spec("O-5")
+async def test_from_any_entry_another_model_or_prompt_runs_on_and_no_recorded_call_runs_again() -> None:
+    desk = Desk()
+    past = await a_past(desk)
+    calls = [entry.seq for entry in past if entry.kind == "model_call_started"]
+    for entry in past[:-1]:  # after the last one there is nothing to run on
+        # The model calls that follow the entry, or that it belongs to, are made again.
+        begun = sum(seq <= entry.seq for seq in calls)
+        again = begun - 1 if entry.kind in ("model_call_started", "model_output") else begun
+        rest = LOOK_TWICE[again:]
+        other = ScriptedModel(list(rest), model_id="other", clock=desk.clock, ids=desk.ids)
+        agent = desk.agent(*rest)
+        branches = [
+            await agent.session("s").rerun(entry.seq, model=other),
+            await agent.session("s").rerun(entry.seq, instructions="Be brief."),
+        ]
+        for branch in branches:
+            assert (await branch.state()).status == "completed", f"entry {entry.seq}, {entry.kind}"
+            found = results_in(await branch.messages())
+            assert found == [(False, "attic is quiet"), (False, "cellar is quiet")]
+            assert (await branch.messages())[-1].text == "Both are quiet."
+            assert (await branch.replay()).identical
+        assert len(other.requests) == len(rest)
+        assert (await branches[0].explain()).target.model == "other"
+        assert (await branches[1].explain()).system_prompt == "Be brief."
+    assert desk.done == [] and await desk.entries() == past
+
+
+@pytest.mark.spec("O-5")
+async def test_another_result_or_argument_from_any_entry_of_a_call_and_other_words() -> None:
+    desk = Desk()
+    past = await a_past(desk)
+    [cellar] = [e.payload.tool_call_id for e in past if e.kind == "tool_started"][1:]
+    entries = [e for e in past if e.kind in ("model_output", "tool_started", "tool_results")]
+    of_call = [e.seq for e in entries if cellar in str(e.payload)]
+    assert len(of_call) == 3
+    for at in of_call:
+        changed = await desk.agent("It is loud.").session("s").rerun(at, result="loud")
+        assert results_in(desk.seen) == [(False, "attic is quiet"), (False, "loud")]
+        assert (await changed.messages())[-1].text == "It is loud." and desk.done == []
+        # A call that the recording does not have is executed only where that is allowed.
+        refused = await desk.agent("Never.").session("s").rerun(at, arguments={"place": "shed"})
+        assert (await refused.state()).status == "aborted" and desk.done == []
+        live = (
+            await desk.agent("So is the shed.")
+            .session("s")
+            .rerun(at, arguments={"place": "shed"}, tools="live")
+        )
+        assert results_in(desk.seen) == [(False, "attic is quiet"), (False, "shed is quiet")]
+        assert desk.done == ["look shed"]
+        desk.done.clear()
+        for branch in (changed, refused, live):
+            assert (await branch.replay()).identical
+    [asked] = [e.seq for e in past if e.kind == "model_input"]
+    worded = await desk.agent(LOOK_TWICE[1], "It is.").session("s").rerun(asked, text="Is the cellar quiet?")
+    assert (await worded.messages())[0].text == "Is the cellar quiet?"
+    assert results_in(desk.seen) == [(False, "cellar is quiet")] and desk.done == []
+    assert await desk.entries() == past
+
+
+@pytest.mark.spec("O-5")
+async def test_a_result_is_reused_only_where_the_call_is_the_same() -> None:
+    @tool
+    async def count(step: int = 1, unit: str = "m") -> str:
+        """Count."""
+        desk.done.append(f"count {step} {unit}")
+        return f"{len(desk.done)} {unit}"
+
+    desk = Desk()
+    unreadable = asks_for({"name": "count", "rawArgs": "{step"})
+    first = asks_for(call("count", step=2, unit="km"), call("count", step=2, unit="km"))
+    past = await a_past(desk, (unreadable, first, "Counted."), tools=[count])
+    [at, *_] = [entry.seq for entry in past if entry.kind == "model_call_started"]
+    turns = (
+        asks_for(call("count", unit="km", step=2)),  # the order of the names does not matter
+        asks_for(call("count", step=2, unit="km")),
+        asks_for(call("count", step=2, unit="km")),  # recorded twice, and no third time
+        asks_for(call("count")),  # not the call whose arguments could not be read
+        "Done.",
+    )
+    branch = await desk.agent(*turns, tools=[count]).session("s").rerun(at, tools="live")
+    assert [content for _, content in results_in(await branch.messages())] == ["1 km", "2 km", "1 km", "2 m"]
+    assert desk.done == ["count 2 km", "count 1 m"]
+    # One that cannot be read needs no recording: it is answered, and nothing is executed.
+    unread = await desk.agent(unreadable, "Sorry.", tools=[count]).session("s").rerun(at)
+    assert (await unread.state()).status == "completed" and len(desk.done) == 2
+    for each in (branch, unread):
+        assert (await each.replay()).identical
+
+
+@pytest.mark.spec("O-5")
+async def test_the_branches_are_compared() -> None:
+    desk = Desk()
+    past = await a_past(desk)
+    [at] = [e.seq for e in past if e.kind == "tool_results"][1:]
+    branch = await desk.agent("The cellar is loud.").session("s").rerun(at, result="loud", session="b")
+    both = await desk.agent().session("s").compare(branch)
+    assert (both.a, both.b) == ("s", "b") and past[both.shared - 1].kind == "tool_results"
+    told = [line.split("|") for line in both.text.splitlines() if line.startswith("≠")]
+    assert any("Both are quiet." in left and "The cellar is loud." in right for left, right in told)
+    same = await desk.agent().session("s").compare("s")
+    assert "≠" not in same.text and same.shared == len(past)

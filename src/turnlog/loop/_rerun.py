@@ -159,13 +159,13 @@ class Recording:
         self.tools = change.tools
         self._given = {plan.call_id: change.result} if plan.call_id and change.result is not None else {}
         self._answers: dict[str, deque[ToolAnswer]] = {}
-        arguments: dict[str, JsonObject] = {}
+        arguments: dict[str, JsonObject | None] = {}
         events: dict[str, list[WidgetEvent]] = {}
         for entry in entries:
             match entry:
                 case ModelOutputEntry():
                     for part in entry.payload.message.tool_calls:
-                        arguments[part.payload.tool_call_id] = part.payload.arguments or {}
+                        arguments[part.payload.tool_call_id] = part.payload.arguments
                 case ToolStartedEntry() if entry.payload.arguments is not None:
                     arguments[entry.payload.tool_call_id] = entry.payload.arguments
                 case WidgetEventEntry() if entry.payload.tool_call_id is not None:
@@ -176,23 +176,27 @@ class Recording:
                     }
                     for outcome in entry.payload.outcomes:
                         call_id = outcome.tool_call_id
-                        if outcome.status in ("success", "failed") and call_id in results:
-                            key = _key(outcome.tool_name, arguments.get(call_id, {}))
-                            answer = _answer(outcome, results[call_id], events.get(call_id, []))
+                        given, result = arguments.get(call_id), results.get(call_id)
+                        if outcome.status not in ("success", "failed"):
+                            continue
+                        if given is not None and result is not None:
+                            key = _key(outcome.tool_name, given)
+                            answer = _answer(outcome, result, events.get(call_id, []))
                             self._answers.setdefault(key, deque()).append(answer)
                 case _:
                     pass
 
     def skip(self, entries: Sequence[Entry], first: int) -> None:
         """Leave out what a run that began at entry ``first`` was given already."""
-        arguments: dict[str, JsonObject] = {}
+        arguments: dict[str, JsonObject | None] = {}
         for entry in entries[first:]:
             if isinstance(entry, ModelOutputEntry):
                 for part in entry.payload.message.tool_calls:
-                    arguments[part.payload.tool_call_id] = part.payload.arguments or {}
+                    arguments[part.payload.tool_call_id] = part.payload.arguments
             elif isinstance(entry, ToolResultsEntry):
                 for outcome in entry.payload.outcomes:
-                    kept = self._answers.get(_key(outcome.tool_name, arguments.get(outcome.tool_call_id, {})))
+                    given = arguments.get(outcome.tool_call_id)
+                    kept = self._answers.get(_key(outcome.tool_name, given)) if given is not None else None
                     if kept:
                         kept.popleft()
 
@@ -203,7 +207,9 @@ class Recording:
         given = self._given.get(call.call.tool_call_id)
         if given is not None:
             return Answer(ToolAnswer(status="success", content=given))
-        kept = self._answers.get(_key(call.call.tool_name, call.arguments or {}))
+        if call.arguments is None:
+            return None  # it cannot be read, so the run answers it and nothing is executed
+        kept = self._answers.get(_key(call.call.tool_name, call.arguments))
         if kept:
             return Answer(kept.popleft())
         return None if self.tools == "live" else Ask(_NOT_RECORDED)
