@@ -9,7 +9,7 @@ import pytest
 from rich.console import Console
 
 from loop.scenarios import SESSION, Stage, call
-from turnlog.cli import _chat, _control
+from turnlog.cli import _asking, _chat, _control
 from turnlog.contract import PendingApproval
 from turnlog.testing import Turn
 
@@ -28,7 +28,7 @@ async def ask(store: Any) -> PendingApproval:
 async def test_the_prompt_of_a_chat_shows_the_whole_call(monkeypatch: pytest.MonkeyPatch) -> None:
     waiting = await ask(Stage().store)
     shown = io.StringIO()
-    monkeypatch.setattr(_chat, "err", Console(file=shown, soft_wrap=True, highlight=False))
+    monkeypatch.setattr(_asking, "err", Console(file=shown, soft_wrap=True, highlight=False))
     monkeypatch.setattr(_chat, "prompt_anew", lambda _: "n")
     assert _chat.ask(waiting) == _chat.Choice("deny")
     assert LONG in shown.getvalue()

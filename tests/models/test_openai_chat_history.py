@@ -107,7 +107,7 @@ def check_wire(wire: list[dict[str, Any]], id_pattern: str) -> None:
 @pytest.mark.spec("P-9")
 @given(histories(), st.booleans(), st.booleans())
 def test_every_history_keeps_the_rules(messages: tuple[Message, ...], mistral: bool, images: bool) -> None:
-    form = Form("h", "m", mistral, images, "reasoning_content")
+    form = Form("h", "m", mistral, images, images, "reasoning_content")
     cache: FoldCache[Wire] = FoldCache()
     data = cache.fold("k", messages, lambda: Wire(form.encode)).data
     wire = msgspec.json.decode(b"[" + data + b"]")

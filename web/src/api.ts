@@ -103,6 +103,7 @@ export interface SessionView {
   questions: Question[];
   branches: Info[];
   driver?: string;
+  undriven?: boolean;
   canRun: boolean;
 }
 

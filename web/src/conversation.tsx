@@ -5,7 +5,7 @@ import { useCallback, useEffect, useLayoutEffect, useRef, useState } from "preac
 
 import { type Entry, type Pending, type RunSpan, type Step } from "./api";
 import { Ask } from "./approval";
-import { clock, duration, money, resultText, tokens } from "./format";
+import { clock, count, duration, money, resultText, tokens } from "./format";
 import { Icon, toolIcon } from "./icons";
 import { linkTo } from "./main";
 import { Markdown } from "./markdown";
@@ -65,9 +65,15 @@ function Body(props: RowProps): ComponentChildren {
       );
     case "run_ended": {
       const run = props.run;
+      if (step.title === "aborted" && !step.error)
+        return (
+          <div class="runline end">
+            <span>The branch begins here; this run stayed in the session it comes from</span>
+          </div>
+        );
       const word = step.title === "completed" ? "Completed" : step.title === "aborted" ? "Aborted" : "Failed";
       const counts = run
-        ? [`${run.calls ?? 0} model calls`, `${run.tools ?? 0} tool calls${run.failed ? `, ${run.failed} failed` : ""}`].join(" · ")
+        ? [count(run.calls ?? 0, "model call"), count(run.tools ?? 0, "tool call") + (run.failed ? `, ${run.failed} failed` : "")].join(" · ")
         : "";
       return (
         <div class={`runline end ${step.status}`}>
@@ -120,7 +126,9 @@ function Body(props: RowProps): ComponentChildren {
           {output ? (
             text ? (
               <Markdown text={text} />
-            ) : calls.length ? null : (
+            ) : calls.length ? (
+              <p class="dim">calls {calls.map((part: any) => part.payload.toolName).join(", ")}</p>
+            ) : (
               <p class="dim">{step.title || (step.status === "failed" ? "" : "…")}</p>
             )
           ) : (

@@ -16,14 +16,15 @@ const NAMES: Record<string, string> = {
   widgets: "Widgets",
 };
 
-function SawTab({ saw, step, entries, all, onAll }: { saw?: Saw; step: Step; entries: Map<number, Entry>; all: boolean; onAll: (all: boolean) => void }) {
+function SawTab(props: { saw?: Saw; step: Step; asked?: Step; entries: Map<number, Entry>; all: boolean; onAll: (all: boolean) => void }) {
+  const { saw, step, asked, entries, all, onAll } = props;
   const [whole, setWhole] = useState(false);
   if (!saw) return <p class="dim">No model call belongs to this step yet.</p>;
   const { view, known } = saw;
   const news = view.origins.slice(known).reduce((sum, each) => sum + each.tokens, 0);
   const before = view.origins.slice(0, known).reduce((sum, each) => sum + each.tokens, 0);
-  const used = step.call === view.call && step.input ? step.input : before + news;
-  const cached = step.call === view.call && step.input && step.cached ? Math.round((step.cached / step.input) * 100) : undefined;
+  const used = asked?.input ?? before + news;
+  const cached = asked?.input && asked.cached ? Math.round((asked.cached / asked.input) * 100) : undefined;
   const from = all ? 0 : known;
   const answer = step.kind === "model" ? step.entries.map((seq) => entries.get(seq)).find((entry) => entry?.kind === "model_output") : undefined;
   return (
@@ -63,7 +64,7 @@ function SawTab({ saw, step, entries, all, onAll }: { saw?: Saw; step: Step; ent
             <span class="g" />
             <div>
               <b>Tools</b>
-              <pre>{view.toolSpecs.map((spec) => spec.name).join(", ")}</pre>
+              <pre>{view.toolSpecs.map((spec) => `${spec.name}: ${spec.description ?? ""}`).join("\n")}</pre>
             </div>
           </li>
         )}
@@ -218,6 +219,7 @@ export function Detail(props: {
   step?: Step;
   run?: RunSpan;
   saw?: Saw;
+  asked?: Step;
   entries: Map<number, Entry>;
   tab: string;
   all: boolean;
@@ -275,7 +277,7 @@ export function Detail(props: {
         ))}
       </div>
       <div class="tabbody" role="tabpanel" aria-label={NAMES[tab]}>
-        {tab === "saw" && <SawTab saw={props.saw} step={step} entries={props.entries} all={props.all} onAll={props.onAll} />}
+        {tab === "saw" && <SawTab saw={props.saw} step={step} asked={props.asked} entries={props.entries} all={props.all} onAll={props.onAll} />}
         {tab === "raw" && <Raw id={props.id} step={step} />}
         {tab === "tool" && <ToolTab step={step} entries={props.entries} />}
         {tab === "time" && <Time step={step} run={props.run} />}

@@ -23,6 +23,8 @@ export function duration(ms: number | undefined): string {
   return hours < 48 ? `${hours} h ${minutes % 60} m` : `${Math.round(hours / 24)} d`;
 }
 
+export const count = (number: number, thing: string) => `${number} ${thing}${number === 1 ? "" : "s"}`;
+
 export function age(timestamp: string, now = Date.now()): string {
   const minutes = Math.max(0, (now - Date.parse(timestamp)) / 60_000);
   if (minutes < 1) return "now";

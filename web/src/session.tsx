@@ -104,6 +104,7 @@ export function SessionPage(props: { id: string; seq?: number; tab?: string; onl
   const words = useRef<HTMLInputElement>(null);
   const [trouble, setTrouble] = useState("");
   const [asking, setAsking] = useState(false);
+  const going = useRef(false);
 
   const load = useCallback(async () => {
     try {
@@ -170,13 +171,14 @@ export function SessionPage(props: { id: string; seq?: number; tab?: string; onl
         const after = Math.min(now.timeline.entries, ...open) - 1;
         Promise.all([
           ask<Timeline>(`${place(id)}/timeline?after=${Math.max(0, after)}`),
-          ask<{ status: string; pending: Pending[]; questions: any[] }>(`${place(id)}/state`),
+          ask<{ status: string; undriven?: boolean; pending: Pending[]; questions: any[] }>(`${place(id)}/state`),
         ]).then(([line, state]) => {
           setView((last) =>
             last && {
               ...last,
               pending: state.pending,
               questions: state.questions,
+              undriven: state.undriven,
               state: { ...last.state, status: state.status },
               timeline: { ...line, steps: merge(last.timeline.steps, line.steps) },
             },
@@ -272,7 +274,8 @@ export function SessionPage(props: { id: string; seq?: number; tab?: string; onl
     }
   };
   const status = view?.state.status ?? "idle";
-  const running = !["idle", "completed", "failed", "aborted", "awaiting_human", "paused"].includes(status);
+  const open = !["idle", "completed", "failed", "aborted", "awaiting_human", "paused"].includes(status);
+  const running = open && !view?.undriven;
   const say = async (event: Event) => {
     event.preventDefault();
     const text = words.current!.value.trim();
@@ -283,7 +286,6 @@ export function SessionPage(props: { id: string; seq?: number; tab?: string; onl
   };
 
   useEffect(() => {
-    let going = false;
     const press = (event: KeyboardEvent) => {
       const target = event.target as HTMLElement;
       if (target.closest("input, textarea, select, dialog") || event.metaKey || event.ctrlKey || event.altKey) {
@@ -317,12 +319,12 @@ export function SessionPage(props: { id: string; seq?: number; tab?: string; onl
         Escape: () => (sheet ? setSheet(false) : setOutline(false)),
         " ": () => running && act("pause"),
       };
-      if (going && event.key === "g") {
+      if (going.current && event.key === "g") {
         if (steps.length) select(steps[0].seq, false);
-        going = false;
+        going.current = false;
         return;
       }
-      going = event.key === "g";
+      going.current = event.key === "g";
       if (/^[1-5]$/.test(event.key)) setTab(TABS[Number(event.key) - 1]);
       else if (keys[event.key] && !(event.key === "Enter" && target.closest("button, a"))) {
         if (!(event.key === " " && target.closest("button, a"))) {
@@ -367,7 +369,7 @@ export function SessionPage(props: { id: string; seq?: number; tab?: string; onl
     );
   if (!view) return <div class="skeleton tall" aria-label="Loading" />;
   const { timeline, info } = view;
-  const [mark, word] = statusOf(status);
+  const [mark, word] = open && view.undriven ? ["stop", "Nobody drives it"] : statusOf(status);
   const usage = timeline.usage;
   const calls = timeline.runs.reduce((sum, run) => sum + (run.calls ?? 0), 0);
   const cached = usage?.cachedInputTokens && usage.inputTokens ? `${Math.round((usage.cachedInputTokens / usage.inputTokens) * 100)} %` : undefined;
@@ -383,7 +385,7 @@ export function SessionPage(props: { id: string; seq?: number; tab?: string; onl
       <div class="shead">
         <h1 dir="auto">{timeline.title ?? info.about ?? steps.find((each) => each.kind === "input")?.title ?? info.sessionId}</h1>
         <span class="lbl">
-          <Icon name="fork" /> {info.parentSessionId ? "branch" : "main"}
+          <Icon name="fork" /> {info.parentSessionId ? "branch" : "main"} · {info.sessionId}
           {view.branches.length > 0 && ` · ${view.branches.length} ${view.branches.length === 1 ? "branch" : "branches"}`}
         </span>
         <span class={`st ${mark}`} role="status">
@@ -473,7 +475,9 @@ export function SessionPage(props: { id: string; seq?: number; tab?: string; onl
                     ? "Say something; it is read as soon as the run continues"
                     : view.canRun
                       ? "Say something; it starts a new run"
-                      : "This server only shows sessions; start it with --agent to run them"
+                      : open
+                        ? `The run is open and nobody drives it: turnlog resume ${id}`
+                        : "This server only shows sessions; start it with --agent to run them"
               }
             />
             <button class="btn sq" aria-label="Send" disabled={!props.online || (!view.canRun && !running)}>
@@ -489,7 +493,7 @@ export function SessionPage(props: { id: string; seq?: number; tab?: string; onl
                 </button>
               </>
             )}
-            {status === "paused" && view.canRun && (
+            {(status === "paused" || (open && view.undriven)) && view.canRun && (
               <button type="button" class="btn" onClick={() => act("resume")}>
                 Resume
               </button>
@@ -501,6 +505,7 @@ export function SessionPage(props: { id: string; seq?: number; tab?: string; onl
           step={step}
           run={step ? timeline.runs[(step.run ?? 0) - 1] : undefined}
           saw={saw}
+          asked={steps.find((each) => each.call === saw?.view.call)}
           entries={entries}
           tab={tab}
           all={all}

@@ -204,7 +204,7 @@ export function Sessions({ waiting, online, onChange }: { waiting: Waiting; onli
                             <Icon name="fork" /> branch
                           </span>
                         )}
-                        <small dir="auto">{below || " "}</small>
+                        <small dir="auto">{[info.title || info.about ? info.sessionId : "", below].filter(Boolean).join(" · ") || " "}</small>
                       </span>
                       <span class="h-n">
                         <MiniStrip glance={glance} />

@@ -142,8 +142,11 @@ class TimelineReader:
             runs=self.runs,
             steps=self.steps,
             usage=self._usage,
-            active_ms=sum(step.ms or 0 for step in self.steps if step.kind in ("model", "tool"))
-            - sum(step.waited or 0 for step in self.steps),
+            active_ms=sum(
+                max(0, step.ms - (step.waited or 0))
+                for step in self.steps
+                if step.ms is not None and step.kind in ("model", "tool")
+            ),
         )
 
     def step(self, entry: Entry) -> None:
@@ -207,6 +210,8 @@ class TimelineReader:
         status: StepStatus = {"failed": "failed", "aborted": "stopped"}.get(ended.status, "done")  # pyright: ignore[reportAssignmentType]
         error = ended.error
         said = f"{error.code}: {error.message}" if error is not None else None
+        if error is not None and "stayed behind in session" in error.message:
+            said = None  # the branch begins here; the run itself continues where it was
         for step in self._tools.values():
             if step.status in ("running", "waiting"):
                 step.status = "stopped"

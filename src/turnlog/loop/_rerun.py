@@ -359,7 +359,7 @@ def compare_logs(a: str, left: Sequence[Entry], b: str, right: Sequence[Entry]) 
 def _tells(step: Step) -> bool:
     """Whether a step belongs to the story, and not to how a branch is made."""
     if step.kind == "run_ended":
-        return "stayed behind" not in (step.error or "")
+        return step.status != "stopped" or step.error is not None
     return step.kind in ("input", "model", "tool", "fold", "prompt", "model_change")
 
 

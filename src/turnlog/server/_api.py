@@ -56,6 +56,11 @@ from ._runs import (
 )
 from ._views import Glance, Hit, Saw, call_at, cut, page_of, saw, screen_at
 
+RUNNING = tuple(
+    status
+    for status in STATUSES
+    if status not in ("idle", "completed", "failed", "aborted", "awaiting_human", "paused")
+)
 _SCANNED = 400
 """Sessions that one search looks through; the answer says where the next one begins."""
 
@@ -119,6 +124,7 @@ class SessionView(Value, frozen=True, kw_only=True):
     questions: list[PendingAnswer]
     branches: list[SessionInfo]
     can_run: bool
+    undriven: bool
     driver: str | None = None
 
 
@@ -126,14 +132,17 @@ async def show_session(call: Call) -> SessionView:
     session = call.session
     log = await call.server.logs.get(call.session_id)
     found = await call.server.store.sessions(parent=call.session_id)
+    driver = await session.driver()
+    state = AgentState.from_entries(log.entries)
     return SessionView(
         info=await _info(call),
-        state=AgentState.from_entries(log.entries),
+        state=state,
         timeline=log.timeline,
         pending=await session.pending(),
         questions=await session.questions(),
         branches=found,
-        driver=await session.driver(),
+        driver=driver,
+        undriven=driver is None and state.status in RUNNING,
         can_run=call.server.agent is not None,
     )
 
@@ -212,15 +221,20 @@ async def show_timeline(call: Call) -> Timeline:
 
 
 class StateView(Value, frozen=True, kw_only=True):
+    """``undriven``: the run is open and no process drives it, as after a crash."""
+
     status: RunStatus
+    undriven: bool
     pending: list[PendingApproval]
     questions: list[PendingAnswer]
 
 
 async def show_state(call: Call) -> StateView:
     log = await call.server.logs.get(call.session_id)
+    status = AgentState.from_entries(log.entries).status
     return StateView(
-        status=AgentState.from_entries(log.entries).status,
+        status=status,
+        undriven=status in RUNNING and await call.session.driver() is None,
         pending=await call.session.pending(),
         questions=await call.session.questions(),
     )
