@@ -87,6 +87,10 @@ def test_models_that_cannot_be(told: Shell) -> None:
         one_sentence(one, 1, words)
 
 
+def test_a_port_that_cannot_be(told: Shell) -> None:
+    one_sentence(told("serve", "--port", "99999"), 2, "--port", "99999 is not in the range 0<=x<=65535")
+
+
 KEYS = [
     ("openai-chat:gpt-5.2", "OPENAI_API_KEY"),
     ("openai:gpt-5.2", "OPENAI_API_KEY"),

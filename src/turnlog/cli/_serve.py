@@ -20,7 +20,9 @@ from ._text import safe
 @agent_option
 @store_option
 @click.option("--host", default="127.0.0.1", show_default=True, metavar="ADDRESS", help="Where to listen.")
-@click.option("--port", default=8484, show_default=True, help="0 takes a free one.")
+@click.option(
+    "--port", type=click.IntRange(0, 65535), default=8484, show_default=True, help="0 takes a free one."
+)
 @click.option(
     "--token",
     metavar="TEXT",
