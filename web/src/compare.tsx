@@ -61,7 +61,7 @@ export function Compare({ a, b }: { a: string; b: string }) {
   if (!both) return <div class="skeleton" aria-label="Loading" />;
   const rows = align(both.stepsA, both.stepsB);
   const facts: [string, (line: Timeline) => string][] = [
-    ["Outcome", (line) => statusOf(line.runs.at(-1)?.status)[1]],
+    ["Outcome", (line) => statusOf(line.runs.length ? (line.runs.at(-1)!.status ?? "running") : "idle")[1]],
     ["Model calls", (line) => String(line.runs.reduce((sum, run) => sum + (run.calls ?? 0), 0))],
     ["Input", (line) => tokens(line.usage?.inputTokens ?? 0)],
     ["Output", (line) => tokens(line.usage?.outputTokens ?? 0)],
@@ -71,7 +71,7 @@ export function Compare({ a, b }: { a: string; b: string }) {
   return (
     <main class="bpage" aria-label="Comparison">
       <h1>
-        <Icon name="fork" /> Two branches
+        <Icon name="fork" /> {both.timelineA.title ?? "Two branches"}
       </h1>
       <p class="dim">They share the first {both.shared} entries. Below is what each did after that.</p>
       <table class="facts-t">
@@ -79,10 +79,10 @@ export function Compare({ a, b }: { a: string; b: string }) {
           <tr>
             <td />
             <th>
-              <a href={linkTo(both.a)}>{both.timelineA.title ?? both.a}</a>
+              <a href={linkTo(both.a)}>{both.a}</a>
             </th>
             <th>
-              <a href={linkTo(both.b)}>{both.timelineB.title ?? both.b}</a>
+              <a href={linkTo(both.b)}>{both.b}</a>
             </th>
           </tr>
         </thead>

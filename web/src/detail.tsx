@@ -4,7 +4,7 @@ import { useEffect, useState } from "preact/hooks";
 
 import { ask, type Entry, place, type RunSpan, type Saw, type Step } from "./api";
 import { Arguments } from "./approval";
-import { clock, duration, money, nameOf, resultText, textOf, tokens } from "./format";
+import { clock, count, duration, money, nameOf, resultText, textOf, tokens } from "./format";
 import { Icon } from "./icons";
 
 export const TABS = ["saw", "raw", "tool", "time", "widgets"];
@@ -71,7 +71,7 @@ function SawTab(props: { saw?: Saw; step: Step; asked?: Step; entries: Map<numbe
         {!all && known > 0 && (
           <li class="past">
             <span class="g" />
-            <div>{known} messages the model had seen before, unchanged</div>
+            <div>{count(known, "message")} the model had seen before, unchanged</div>
             <span class="n">{tokens(before)}</span>
           </li>
         )}
