@@ -167,6 +167,8 @@ ARGUMENTS: list[tuple[list[str], int, str]] = [
     (["export", "s1", "-o", "no/such/folder"], 1, "cannot write no/such/folder: No such file"),
     (["sessions", "--store", "paper:notes"], 1, "store 'paper:notes' is not known; write memory:"),
     (["sessions", "--store", "sqlite:"], 1, "names no path"),
+    (["sessions", "--store", "sqlite:none/a.db"], 1, "none/a.db, so it holds no sessions"),
+    (["sessions", "--store", "jsonl:none"], 1, "there is no folder"),
     (["sessions", "--store", "sqlite:."], 1, "SessionReadFailed"),
     (["sessions", "--store", "sqlite:garbage.json"], 1, "garbage.json is not an SQLite database"),
 ]

@@ -23,7 +23,7 @@ def test_a_file_is_trusted_listed_changed_and_forgotten(shell: Shell) -> None:
     refused = shell("run", "-m", model, "--mcp", ".mcp.json", "Go.")
     assert refused.code == 1 and "is not trusted yet" in refused.err and "one: runs" in refused.err
     nobody = shell("mcp", "trust")
-    assert nobody.code == 1 and "Nothing was started" in nobody.err
+    assert nobody.code == 1 and "mcp trust .mcp.json (with --yes" in nobody.err
     assert "is trusted as it is now" in shell.ok("mcp", "trust", "--yes").out
     assert shell.ok("run", "-m", model, "--mcp", ".mcp.json", "-s", "s", "Go.").out == "Done.\n"
     assert "one_plain" in shell.ok("show", "s").out
@@ -33,7 +33,9 @@ def test_a_file_is_trusted_listed_changed_and_forgotten(shell: Shell) -> None:
     changed = shell("run", "-m", model, "--mcp", ".mcp.json", "Go.")
     assert changed.code == 1 and "has changed since you trusted it" in changed.err
     assert "is trusted no longer" in shell.ok("mcp", "forget").out
-    assert shell.ok("mcp", "list").out == ""
+    listed = shell.ok("mcp", "list")
+    assert listed.out == "" and "no servers are trusted in" in listed.err and "trust.json" in listed.err
+    assert shell.ok("mcp", "list", "--json").err == ""
 
 
 def test_a_question_of_a_server_is_answered_at_the_command_line(shell: Shell) -> None:

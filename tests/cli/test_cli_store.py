@@ -39,6 +39,7 @@ def test_sessions_are_found_by_status_and_age(full: Shell) -> None:
     lines = full.ok("sessions").out.splitlines()
     assert lines[0].split() == ["session", "entries", "changed", "(UTC)", "status", "about"]
     assert lines[2].split()[-3:] == ["awaiting_human", "Delete", "x"]
+    assert full.ok("sessions", "--status", "paused").out == "no session in sqlite:log.db fits\n"
     assert full("sessions", "--since", "yesterday").code == 2
 
 
@@ -63,7 +64,9 @@ def test_a_session_is_deleted_when_somebody_says_so(full: Shell) -> None:
     assert full.ok("delete", "done", "--forks", stdin="y\n").out.startswith("erased done")
     left = [info["sessionId"] for info in full.ok("sessions", "--json").lines]
     assert left == ["fails", "waits"]
-    assert "SessionNotFound" in full("delete", "done", "--yes").err
+    for options in (["--yes"], []):
+        gone = full("delete", "done", *options)
+        assert gone.code == 1 and "SessionNotFound" in gone.err and "for good?" not in gone.err
 
 
 @pytest.mark.spec("H-16")

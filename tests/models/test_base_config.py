@@ -152,7 +152,8 @@ def test_an_unknown_prefix_lists_the_known_ones() -> None:
 @pytest.mark.parametrize("name", ["scripted", "scripted:", "openai", "anthropic:"])
 def test_a_name_without_a_model_says_how_to_write_it(name: str) -> None:
     prefix = name.partition(":")[0]
-    with pytest.raises(AgentError, match=f"names no model; write {prefix}:MODEL"):
+    what = "FILE" if prefix == "scripted" else "MODEL"
+    with pytest.raises(AgentError, match=f"names no model; write {prefix}:{what}"):
         load_model(name)
 
 

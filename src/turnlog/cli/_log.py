@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 import sys
 from datetime import UTC, datetime, timedelta
@@ -12,6 +13,7 @@ from rich.text import Text
 
 from turnlog.contract import (
     STATUSES,
+    AgentError,
     Entry,
     FoldEntry,
     Message,
@@ -21,7 +23,7 @@ from turnlog.contract import (
     ToolCallPart,
     ToolResultPart,
 )
-from turnlog.history import show_url
+from turnlog.history import JsonlStore, SqliteStore, show_url
 from turnlog.loop import (
     ContextDiff,
     ContextView,
@@ -92,7 +94,13 @@ def sessions_command(
     # A child that waits for a person, or failed, may be what is looked for.
     children = children or status is not None
     most = limit if children else None
-    found = with_store(store_url, lambda store: store.sessions(status=status, since=since, limit=most))
+
+    async def look(store: Store) -> list[SessionInfo]:
+        if store_url is not None:  # the usual place is made when it is first used; this one may be misspelt
+            _check_is_there(store)
+        return await store.sessions(status=status, since=since, limit=most)
+
+    found = with_store(store_url, look)
     if not children:
         found = [info for info in found if _is_conversation(info)][:limit]
     if as_json:
@@ -101,8 +109,8 @@ def sessions_command(
         return
     if not found:
         url = show_url(store_url_of(store_url))
-        words = "no session fits" if status or since else "no sessions yet"
-        out.print(plain(f"{words} in {url}; begin with: turnlog chat --session s1"), markup=False)
+        none = f"no sessions yet in {url}; begin with: turnlog chat --session s1"
+        out.print(plain(f"no session in {url} fits" if status or since else none), markup=False)
         return
     rows = [_session_row(info, depth) for info, depth in _as_tree(found)]
     head = ("session", "entries", "changed (UTC)", "status", "about")
@@ -110,6 +118,21 @@ def sessions_command(
     out.print(_session_line(head, widths), style="bold")
     for row in rows:
         out.print(_session_line(row, widths))
+
+
+def _check_is_there(store: Store) -> None:
+    """Raises ``ConfigInvalid`` for a file or a folder that does not exist."""
+    match store:
+        case SqliteStore():
+            kind, path = "file", store.path
+        case JsonlStore():
+            kind, path = "folder", store.folder
+        case _:
+            return
+    if not os.path.exists(path):
+        raise AgentError(
+            "ConfigInvalid", f"there is no {kind} {path}, so it holds no sessions; check --store"
+        )
 
 
 def _is_conversation(info: SessionInfo) -> bool:

@@ -61,9 +61,12 @@ def forget_command(file: str) -> None:
 @json_option
 def list_command(as_json: bool) -> None:
     """List the files of servers that you trust."""
-    for one in TrustStore().entries():
-        if one.kind != "mcp":
-            continue
+    store = TrustStore()
+    found = [one for one in store.entries() if one.kind == "mcp"]
+    if not found and not as_json:
+        words = f"no servers are trusted in {store.path}; trust those of a file with: turnlog mcp trust FILE"
+        err.print(plain(words), markup=False)
+    for one in found:
         if as_json:
             write_json({"path": one.path, "hash": one.hash})
         else:

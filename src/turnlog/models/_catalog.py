@@ -41,7 +41,7 @@ def load_model(name: str, **config: Any) -> Model[Any]:
     prefix, _, model_id = _split(name)
     plugin = None if prefix in BUILT_IN else _find_plugin(prefix, model_id)
     if not model_id and prefix not in NO_NAME_NEEDED:
-        raise AgentError("ConfigInvalid", f"{name!r} names no model; write {prefix}:MODEL")
+        raise AgentError("ConfigInvalid", f"{name!r} names no model; write {prefix}:{_what(prefix)}")
     factory = plugin or _find_built_in(prefix)
     model = factory(model_id, **config)
     if not isinstance(model, Model):
@@ -49,6 +49,11 @@ def load_model(name: str, **config: Any) -> Model[Any]:
             "ConfigInvalid", f"the model prefix {prefix!r} made a {type(model).__name__}, which is no Model"
         )
     return cast("Model[Any]", model)
+
+
+def _what(prefix: str) -> str:
+    """What is written behind a prefix."""
+    return "FILE" if prefix == "scripted" else "MODEL"
 
 
 def _split(name: str) -> tuple[str, str, str]:
@@ -98,5 +103,5 @@ def _guess(prefix: str, model_id: str, known: list[str]) -> str | None:
     from difflib import get_close_matches  # for mistakes alone
 
     for near in get_close_matches(prefix.lower(), known, n=1):
-        return near if near in NO_NAME_NEEDED and not model_id else f"{near}:{model_id or 'MODEL'}"
+        return near if near in NO_NAME_NEEDED and not model_id else f"{near}:{model_id or _what(near)}"
     return None
