@@ -289,6 +289,26 @@ def test_an_error_does_not_end_the_conversation(shell: Shell) -> None:
         terminal.until("Now.")
 
 
+def test_a_command_that_does_not_exist_is_refused_and_a_path_is_text(shell: Shell) -> None:
+    texts = ["// not a command", f"{shell.folder} is a folder", "/no/such/path", "/tmp is a folder"]
+    lines = ["/nonsense", "/hepl me", "/attach gone.txt", "/undo", *texts, "/exit", "never read"]
+    done = shell.ok("chat", "-m", shell.script("Yes.", loop=True), "-s", "s1", stdin="\n".join(lines))
+    assert "there is no command /nonsense; /help lists them" in done.err
+    assert "there is no command /hepl; did you mean /help? /help lists them" in done.err
+    assert "there is no file gone.txt" in done.err and "no runtime" in done.err
+    asked = [e["payload"] for e in shell.ok("show", "s1", "--json").lines if e["kind"] == "model_input"]
+    assert [one["message"]["parts"][0]["payload"]["text"] for one in asked] == texts
+
+
+def test_help_lists_what_works_and_quit_leaves(shell: Shell) -> None:
+    with shell.terminal("chat", "-m", shell.script("Unused."), "-s", "s1") as terminal:
+        terminal.say("/help")
+        seen = terminal.until("/quit ")
+        assert "/attach" in seen and "/open" in seen and "/undo" not in seen
+        terminal.say("/quit")
+        assert terminal.wait() == 0
+
+
 def _wait_for(shell: Shell, text: str) -> None:
     deadline = time.monotonic() + PATIENCE
     file = shell.folder / "effects.txt"

@@ -21,8 +21,10 @@ from prompt_toolkit.input import PipeInput, create_pipe_input
 from prompt_toolkit.output import DummyOutput
 
 from turnlog import Agent, tool
+from turnlog.cli._slash import commands_of
 from turnlog.cli._terminal import Terminal, Words, last_line, main_argument
 from turnlog.contract import Entry, ModelInputEntry, RunEndedEntry, TokenUsage
+from turnlog.loop import coding_parts
 from turnlog.testing import ScriptedModel, Turn
 
 PATIENCE = 60.0
@@ -105,6 +107,19 @@ async def test_what_is_typed_during_an_answer_is_sent_to_the_run() -> None:
         assert await desk.said() == [("user", "Count"), ("steering", "And then?")]
 
 
+async def test_a_command_that_does_not_exist_is_not_sent_to_the_run() -> None:
+    async with at_desk(SLOW, "I heard you.", "Bye.") as desk:
+        desk.press("Count\r")
+        await desk.until_shown("tick")
+        for line in ("/nonsense", "/undo", "/attach x", "And then?"):
+            desk.press(f"{line}\r")
+        await desk.until_ended()
+        desk.press("/nonsense\r// a remark\r")
+        await desk.until_ended(2)
+        assert [text for _, text in await desk.said()] == ["Count", "And then?", "// a remark"]
+        desk.press("/quit\r")
+
+
 async def test_ctrl_c_stops_the_answer_and_keeps_what_was_shown() -> None:
     async with at_desk(SLOW, "Shorter.") as desk:
         desk.press("Count\r")
@@ -163,10 +178,14 @@ def test_slash_commands_and_files_are_completed(tmp_path: Path, monkeypatch: pyt
     (tmp_path / "src" / "main.py").touch()
     (tmp_path / ".hidden").touch()
 
-    def offered(text: str) -> list[str]:
-        return [each.text for each in Words().get_completions(Document(text), CompleteEvent())]
+    commands = commands_of(Agent(ScriptedModel(["Hi."]), **coding_parts(tmp_path)))
 
-    assert offered("/u") == ["/undo"] and "/help" in offered("/") and offered("a /u") == []
+    def offered(text: str) -> list[str]:
+        return [each.text for each in Words(commands).get_completions(Document(text), CompleteEvent())]
+
+    assert offered("/u") == ["/undo"] and offered("a /u") == []
+    assert offered("/") == ["/help", "/attach", "/open", "/undo", "/quit"]
+    assert "/undo" not in commands_of(Agent(ScriptedModel(["Hi."])))
     assert offered("look at @") == ["src/"] and offered("look at @src/m") == ["main.py"]
     assert offered("/attach s") == ["src/"] and offered("no/such") == []
 

@@ -28,7 +28,7 @@ from ._app import WAITS, err, go_on, login, out, read_text, say_error
 from ._asking import ALWAYS, LATER, Choice, allowed_tools, read_answer, show_call
 from ._files import files_in, say_attached, say_made
 from ._run import exit_code, say_what_waits, watch
-from ._slash import run_command
+from ._slash import leaves, run_command
 from ._text import safe
 
 if TYPE_CHECKING:
@@ -68,7 +68,7 @@ def chat_command(session: str | None, title: str | None, as_json: bool, **option
 
     A run that a crash, a pause or a wait for approval left open is continued first. Pasted lines are one
     message. In a pipe every line is a message. /attach PATH sends a picture, a PDF or a text file along with
-    the next message; so does a path that is pasted alone.
+    the next message; so does a path that is pasted alone. /help lists the other commands.
     """
     _converse(make_agent(**options), session, title, as_json)
 
@@ -127,7 +127,7 @@ class Chat:
         if self._interactive:
             edit_lines()
             model = safe(agent.model.descriptor.model)
-            err.print(f"[dim]session {safe(session)} · {model} · Ctrl-C stops, Ctrl-D leaves[/]")
+            err.print(f"[dim]session {safe(session)} · {model} · Ctrl-C stops, Ctrl-D leaves, /help[/]")
         if runner.run(agent.store.tail(session)) is None:
             result = None
         else:
@@ -148,7 +148,7 @@ class Chat:
             if paused and first is None:
                 err.print("[dim](paused: Enter continues, a message ends it and starts anew)[/]")
             said, done = (self._read(), False) if first is None else (first, True)
-            if said is None:
+            if said is None or (not done and leaves(said)):
                 break
             if not done and (self._attaches(said) or runner.run(run_command(agent, session, said))):
                 continue
@@ -183,8 +183,6 @@ class Chat:
         try:
             read = files_in(said, pasted=self._interactive)
         except AgentError as error:
-            if not self._interactive:
-                raise
             say_error(error.code, error.message)
             return True
         self._attached += read or []

@@ -2,31 +2,61 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Sequence
+import os
+import re
+from collections.abc import Awaitable, Callable
 
 from turnlog.contract import AgentError, ToolCallPart, ToolResultsEntry
 from turnlog.history import messages_of, visible_entries
 from turnlog.loop import Agent
 
-from ._app import err, out, say, say_error
+from ._app import count, err, out, say, say_error
 from ._text import plain, result_text, safe, whole
 
 
-async def run_command(agent: Agent, session: str, said: str) -> bool:
-    """Do what a line asks for; False when it is no command but a message."""
+async def run_command(agent: Agent, session: str, said: str, *, running: bool = False) -> bool:
+    """Do what a line asks for, or say why not; False when it is no command but a message. While a run is
+    in progress only the commands that look at something work."""
     word, _, rest = said.strip().partition(" ")
-    command = _COMMANDS.get(word)
-    if command is None:
+    does = _DOES.get(word)
+    if running and word in ("/attach", "/undo"):
+        err.print(f"[dim]{word} works when the answer is complete[/]")
+    elif does is not None:
+        try:
+            await does(agent, session, rest.strip())
+        except AgentError as error:
+            say_error(error.code, error.message)
+    elif _is_command(word):
+        _refuse(agent, word)
+    else:
         return False
-    try:
-        await command[1](agent, session, rest.strip())
-    except AgentError as error:
-        say_error(error.code, error.message)
     return True
 
 
+def _is_command(word: str) -> bool:
+    return _WORD.fullmatch(word) is not None and not os.path.exists(word)
+
+
+def leaves(said: str) -> bool:
+    return said.strip() in ("/quit", "/exit")
+
+
+def commands_of(agent: Agent) -> dict[str, str]:
+    """The commands that work in a chat with this agent, and what each of them does."""
+    has_files = agent.loop.parts.runtime is not None
+    return {word: words for word, words in _COMMANDS.items() if has_files or word != "/undo"}
+
+
+def _refuse(agent: Agent, word: str) -> None:
+    from difflib import get_close_matches  # for mistakes alone
+
+    near = get_close_matches(word, commands_of(agent), n=1)
+    guess = f"did you mean {near[0]}? " if near else ""
+    err.print(f"there is no command {safe(word)}; {guess}/help lists them")
+
+
 async def _help(agent: Agent, session: str, rest: str) -> None:
-    for word, (words, _) in _COMMANDS.items():
+    for word, words in commands_of(agent).items():
         err.print(f"  {word:<8} [dim]{words}[/]")
 
 
@@ -63,7 +93,7 @@ async def _open(agent: Agent, session: str, rest: str) -> None:
     ]
     back = int(rest or 1)
     if not 1 <= back <= len(results):
-        say(err, f"[dim]this session has {len(results)} tool calls[/]")
+        say(err, f"[dim]this session has {count(len(results), 'tool call')}[/]")
         return
     result = results[-back]
     call = calls.get(result.payload.tool_call_id)
@@ -72,10 +102,18 @@ async def _open(agent: Agent, session: str, rest: str) -> None:
     out.print(plain(result_text(result)), markup=False)
 
 
-_COMMANDS: dict[str, tuple[str, Callable[[Agent, str, str], Awaitable[None]]]] = {
-    "/help": ("this list", _help),
-    "/open": ("show the last tool call whole; /open 2: the one before it", _open),
-    "/undo": ("restore the files that the last turn changed", _undo),
+_COMMANDS = {
+    "/help": "this list",
+    "/attach": "send a file with the next message: /attach PATH",
+    "/open": "show the last tool call whole; /open 2: the one before it",
+    "/undo": "restore the files that the last turn changed",
+    "/quit": "leave, as Ctrl-D and /exit do; the session is kept",
 }
-
-NAMES: Sequence[str] = tuple(_COMMANDS)
+_DOES: dict[str, Callable[[Agent, str, str], Awaitable[None]]] = {
+    "/help": _help,
+    "/open": _open,
+    "/undo": _undo,
+}
+"""The others belong to the chat itself."""
+_WORD = re.compile(r"/[A-Za-z][\w-]*")
+"""How a command looks: ``//`` and a path of several folders begin a message."""

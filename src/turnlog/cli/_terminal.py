@@ -49,7 +49,7 @@ from ._asking import ALWAYS, LATER, Choice, allowed_tools, read_answer, show_cal
 from ._events import EventPrinter, waited_for
 from ._files import files_in, say_attached, say_made
 from ._run import exit_code, say_what_waits
-from ._slash import NAMES, run_command
+from ._slash import commands_of, leaves, run_command
 from ._text import plain, result_text, safe
 
 _MAIN = ("command", "path", "pattern", "query", "url", "name", "job")
@@ -181,10 +181,13 @@ def _count(number: int) -> str:
 class Words(Completer):
     """Completes slash commands at the start of a line, and files behind an @."""
 
+    def __init__(self, commands: Iterable[str]) -> None:
+        self._commands = tuple(commands)
+
     def get_completions(self, document: Document, complete_event: CompleteEvent) -> Iterable[Completion]:
         text = document.text_before_cursor
         if text.startswith("/") and " " not in text:
-            for name in (*NAMES, "/attach"):
+            for name in self._commands:
                 if name.startswith(text):
                     yield Completion(name, start_position=-len(text))
             return
@@ -238,7 +241,7 @@ class Terminal:
             prompt_continuation="… ",
             bottom_toolbar=self._toolbar,
             key_bindings=self._keys(),
-            completer=Words(),
+            completer=Words(commands_of(agent)),
             complete_while_typing=True,
             history=_history(),
             style=_STYLE,
@@ -337,7 +340,7 @@ class Terminal:
         return 0
 
     async def _read_on(self) -> None:
-        """Take lines as they are entered, until Ctrl-D."""
+        """Take lines as they are entered, until Ctrl-D or a command that leaves."""
         while True:
             try:
                 said = await self._prompt.prompt_async()
@@ -345,21 +348,21 @@ class Terminal:
                 return
             except KeyboardInterrupt:
                 continue
+            if leaves(said):
+                return
             await self._take(said)
 
     async def _take(self, said: str) -> None:
         if self._question is not None:
             if not self._question.done():
                 self._question.set_result(said)
-        elif said.split()[:1] in (["/open"], ["/help"]):  # which only look, also while a run is in progress
-            await run_command(self._agent, self._session, said)
         elif not said.strip():
             if self._stream is None and self._paused():
                 self._begin(self._agent.resume_stream(self._session))
         elif self._stream is None:
             if not self._attaches(said) and not await run_command(self._agent, self._session, said):
                 self._say(said)
-        else:
+        elif not await run_command(self._agent, self._session, said, running=True):
             self._print_said(said)
             try:
                 await self._agent.send(self._session, said)
