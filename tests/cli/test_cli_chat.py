@@ -219,7 +219,7 @@ def write(path: str, content: str) -> str:
     with shell.terminal("chat", "-m", shell.script(call), "-t", "edits.py", "-s", "s1") as term:
         term.say("Edit")
         seen = term.until("run it?")
-    assert ("(3 more lines are as in notes.txt on this machine)" in seen) == (name == "write")
+    assert ("(3 more lines as in notes.txt on this machine)" in seen) == (name == "write")
     assert " one\r\n\x1b[31m-two\x1b[0m\r\n\x1b[32m+2\x1b[0m\r\n three" in seen
 
 

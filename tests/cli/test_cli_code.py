@@ -51,7 +51,7 @@ def test_the_agent_fixes_a_failing_test_in_its_sandbox(repository: Shell) -> Non
     before, found, _, edited, after = results(repository, "s1")
     assert "ZeroDivisionError" in before and before.endswith("[ended with exit code 1]")
     assert found == "calc.py:1:def mean(numbers):"
-    assert edited.startswith("edited calc.py: 1 lines added, 1 removed")
+    assert edited.startswith("edited calc.py: 1 line added, 1 removed")
     assert after == "[ended with exit code 0]"
     assert (repository.folder / "calc.py").read_text() == FIXED
     assert repository.ok("replay", "s1").out.startswith("identical")

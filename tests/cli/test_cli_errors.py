@@ -121,6 +121,13 @@ def test_a_missing_extra_names_the_command(shell: Shell, args: list[str], module
     one_sentence(done, 1, "PluginMissing", f"pip install 'turnlog[{extra}]'")
 
 
+def test_without_a_local_model_the_other_way_is_named_unless_it_was_asked_for(shell: Shell) -> None:
+    shell.write("sitecustomize.py", "import sys\nsys.modules['xllamacpp'] = None")
+    env = {"PYTHONPATH": str(shell.folder)}
+    one_sentence(shell("run", "Hi", env=env), 1, "pip install 'turnlog[local]'; or", "-m openai:MODEL")
+    assert "openai" not in shell("run", "-m", "local", "Hi", env=env).err
+
+
 TOOLS = [
     ("none.py", "there is no file none.py"),
     ("none.at.all", "there is no module none.at.all"),

@@ -62,7 +62,7 @@ def test_a_file_that_cannot_be_sent_is_named_before_anything_is_written(shell: S
     for name, why in (
         ("fake.pdf", "not the PDF that its name says"),
         ("gone.png", "there is no file gone.png"),
-        ("http://127.0.0.1:1/a.png", "127.0.0.1, which is not public"),
+        ("http://127.0.0.1:1/a.png", "127.0.0.1, which is not public; turnlog run --allow-private"),
     ):
         done = shell("run", "-m", shell.script("Read."), "-s", "s1", "-f", name, "Read")
         assert (done.code, why in done.err) == (1, True), done.err

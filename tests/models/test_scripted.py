@@ -159,7 +159,7 @@ async def test_a_used_up_script_says_so() -> None:
     await drain(model)
     failure = error_of(await drain(model))
     assert failure.message == (
-        "scripted: the script has 1 turn(s) and this is call 2; add a turn, or pass loop=True or default="
+        "scripted: the script has 1 turn and this is call 2; add a turn, or set loop or default"
     )
     assert failure.retryable is False
 

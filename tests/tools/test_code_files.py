@@ -129,14 +129,16 @@ async def test_line_ends_of_windows_stay() -> None:
 
 
 async def test_results_carry_a_summary_and_a_gist_by_their_author() -> None:
-    rig = CodeRig({"a.py": "x = 1\n"})
-    await rig.run(call("read", path="a.py"), call("edit", path="a.py", old="1", new="2"))
+    rig = CodeRig({"a.py": f"x = 1  # {'a long remark ' * 9}\n"})
+    edit = call("edit", path="a.py", old="1", new="2")
+    await rig.run(call("read", path="a.py"), edit, call("grep", pattern="x"))
     outcomes = [
         each.payload.outcomes[0] for each in await rig.store.load("s") if isinstance(each, ToolResultsEntry)
     ]
     assert all(outcome.authored for outcome in outcomes)
     summaries = [outcome.sections.get_sections("summary") for outcome in outcomes if outcome.sections]
-    assert "edited a.py: 1 lines added, 1 removed" in str(summaries[1])
+    assert "edited a.py: 1 line added, 1 removed" in str(summaries[1])
+    assert "1 line matches 'x', in 1 file" in str(summaries[2])
 
 
 async def test_list_and_glob_show_names_of_several_lines_as_one() -> None:

@@ -14,7 +14,7 @@ import click
 
 from turnlog.contract import AgentError, Store
 from turnlog.history import JsonlStore, SqliteStore, default_store_url
-from turnlog.loop import Agent, AgentConfig, Tool, coding_parts, load_config
+from turnlog.loop import Agent, AgentConfig, Tool, coding_parts, load_config, load_model
 
 from ._app import STORE, check_session, err, json_option, store_option, store_url_of
 from ._project import ask_about
@@ -180,7 +180,7 @@ def make_agent(
         "store": store_url_of(store_url or loaded.store),
     }
     if model or loaded.model is None:
-        parts["model"] = model or "local"
+        parts["model"] = model or _default_model()
     if instructions is not None:
         parts["instructions"] = instructions
     if trust_project or (project if project is not None else CODE in tool_modules):
@@ -190,6 +190,16 @@ def make_agent(
         table = None if model or isinstance(loaded.model, str) else loaded.model
         parts["model_options"] = {**((table and table.options) or {}), "base_url": base_url}
     return Agent.from_config(loaded, **parts)
+
+
+def _default_model() -> str:
+    """The model on this machine. Where it is not installed, the error names the other way too."""
+    try:
+        load_model("local")
+    except AgentError as error:
+        other = "or name a model of a provider, as -m openai:MODEL with OPENAI_API_KEY set"
+        raise AgentError(error.code, f"{error.message}; {other}", cause=error) from error
+    return "local"
 
 
 def _url_of(store: Store) -> str | None:

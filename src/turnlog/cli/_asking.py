@@ -20,7 +20,7 @@ from turnlog.contract import (
 )
 from turnlog.loop import Decision
 
-from ._app import err, say
+from ._app import count, err, say
 from ._text import safe, short, whole
 
 ALWAYS = "always in this session"
@@ -116,7 +116,7 @@ def _find_edit(arguments: JsonObject) -> tuple[JsonObject, list[str]]:
                     rest = {name: value for name, value in arguments.items() if name != content}
                     diff = list(_diff(old, new, context=3))
                     left = len(new.split("\n")) - sum(line[:1] in (" ", "+") for line in diff)
-                    more = [f"({left} more lines are as in {named} on this machine)"] if left else []
+                    more = [f"({count(left, 'more line')} as in {named} on this machine)"] if left else []
                     return rest, diff + more
     return arguments, []
 

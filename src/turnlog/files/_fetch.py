@@ -85,9 +85,8 @@ async def _request(client: httpx2.AsyncClient, url: str, allow_private: bool) ->
     if not allow_private:
         for address in addresses:
             if not _is_public(address):
-                raise _refuse(
-                    url, f"leads to {address}, which is not public; pass allow_private=True if it may"
-                )
+                ways = "turnlog run --allow-private, or allow_private=True in Python, fetches it"
+                raise _refuse(url, f"leads to {address}, which is not public; {ways}")
     pinned = parsed.copy_with(host=str(addresses[0]))
     headers = {"host": parsed.netloc.decode("ascii"), "accept-encoding": "identity", "user-agent": "turnlog"}
     extensions = {"sni_hostname": host} if parts.scheme == "https" else {}

@@ -308,10 +308,11 @@ class ScriptedModel(Model):
             return self._turns[(number - 1) % len(self._turns)]
         if self._default is not None:
             return self._default
+        has = "1 turn" if len(self._turns) == 1 else f"{len(self._turns)} turns"
         raise AgentError(
             "ModelBadRequest",
-            f"{self._config.model_id}: the script has {len(self._turns)} turn(s) and this is call {number}; "
-            "add a turn, or pass loop=True or default=",
+            f"{self._config.model_id}: the script has {has} and this is call {number}; "
+            "add a turn, or set loop or default",
         )
 
     async def _resolve(self, item: ScriptItem, request: ModelRequest) -> Turn:

@@ -126,7 +126,7 @@ async def _page_of_large(runtime: Runtime, path: str, offset: int, limit: int) -
 
 def _page(path: str, page: list[str], offset: int, total: int | None) -> ToolResult:
     if not page and (total is None or total > 0 or offset > 1):
-        have = "fewer lines" if total is None else f"{total} lines"
+        have = "fewer lines" if total is None else _lines(total)
         raise ToolError(f"{shown(path)} has {have}; line {offset} is past its end")
     last = offset + len(page) - 1
     text = "\n".join(f"{number:>6}\t{_cut(line)}" for number, line in enumerate(page, offset))
@@ -158,7 +158,10 @@ def _edited(path: str, data: bytes) -> ToolResult:
 
 
 def _count_lines(data: bytes) -> str:
-    count = len(_lines_of(data))
+    return _lines(len(_lines_of(data)))
+
+
+def _lines(count: int) -> str:
     return "1 line" if count == 1 else f"{count} lines"
 
 
@@ -224,7 +227,7 @@ async def edit_file(
     await change(ctx, info.path, before, after)
     diff = list(difflib.unified_diff(text.splitlines(), edited.splitlines(), lineterm="", n=2))[2:]
     added, removed = (sum(line.startswith(sign) for line in diff) for sign in "+-")
-    words = f"edited {shown(info.path)}: {added} lines added, {removed} removed"
+    words = f"edited {shown(info.path)}: {_lines(added)} added, {removed} removed"
     return told(words, "\n".join([words, *diff]), f"edited {shown(info.path)}")
 
 
@@ -289,7 +292,10 @@ async def list_folder(ctx: ToolContext, path: str = ".") -> ToolResult:
     lines = [_entry(each) for each in found[:_ENTRIES]]
     if len(found) > _ENTRIES:
         lines.append(f"[… and {len(found) - _ENTRIES} more; use glob to look for names]")
-    return told(f"listed {shown(path)}: {len(found)} entries", "\n".join(lines) or "[the folder is empty]")
+    return told(
+        f"listed {shown(path)}: {len(found)} {'entry' if len(found) == 1 else 'entries'}",
+        "\n".join(lines) or "[the folder is empty]",
+    )
 
 
 def _entry(info: FileInfo) -> str:

@@ -190,7 +190,8 @@ async def grep_files(
     if matches >= _MOST_FOUND:
         lines = lines[: _MOST_FOUND * (1 + 2 * min(context, 20))]
         lines.append(f"[stopped after {_MOST_FOUND} matches; narrow the pattern or the folder]")
-    words = f"{matches} lines in {files} files match {pattern!r}"
+    match = "1 line matches" if matches == 1 else f"{matches} lines match"
+    words = f"{match} {pattern!r}, in {'1 file' if files == 1 else f'{files} files'}"
     return told(words, "\n".join([*lines, *walk.notes()]) or f"[no line matches {pattern!r}]")
 
 
