@@ -6,9 +6,9 @@ import pytest
 
 from loop.scenarios import SESSION, Stage, call, decide, die_at
 from turnlog import tool
-from turnlog.contract import AgentError, ToolPolicy
+from turnlog.contract import AgentError, JsonObject, ToolPolicy
 from turnlog.loop import Approvals, record_decision, replay
-from turnlog.testing import ScriptedModel, Turn
+from turnlog.testing import FakeRuntime, ScriptedModel, Turn
 
 
 async def outcomes(stage: Stage) -> list[tuple[str, str | None]]:
@@ -70,6 +70,46 @@ async def test_a_request_nobody_decides_in_time_expires() -> None:
     assert [s for s, _ in await outcomes(stage)] == ["denied"]
     decided = next(e.payload for e in await stage.store.load(SESSION) if e.kind == "approval_decided")
     assert decided.action == "expire"
+    assert (await replay(stage.store, SESSION)).identical
+
+
+@pytest.mark.spec("A-2")
+async def test_an_approved_call_keeps_its_approval_where_its_tool_is_missing() -> None:
+    stage = Stage()
+    first = stage.agent([Turn(tool_calls=[call("send", to="ann", text="hi")])])
+    await first.run("Tell Ann.", session=SESSION)
+    await decide(first, "approve")
+    before = len(await stage.store.load(SESSION))
+    with pytest.raises(AgentError, match=r"was approved, and this agent has no tool 'send'; .*--tools") as bare:
+        await stage.agent(["Never asked."], tools=[]).resume(SESSION)
+    assert bare.value.code == "ConfigInvalid"
+    assert len(await stage.store.load(SESSION)) == before
+    result = await stage.agent(["Told."]).resume(SESSION)
+    assert result is not None and result.text == "Told."
+    assert stage.effects == ["send ann: hi"]
+    assert (await replay(stage.store, SESSION)).identical
+
+
+class Elsewhere(FakeRuntime):
+    """A runtime of another folder."""
+
+    async def get_init_data(self) -> JsonObject:
+        return {**await super().get_init_data(), "workspace": "/elsewhere"}
+
+
+@pytest.mark.spec("A-2")
+async def test_an_approved_call_does_not_run_in_another_workspace() -> None:
+    stage = Stage()
+    first = stage.agent([Turn(tool_calls=[call("send", to="ann", text="hi")])], runtime=FakeRuntime())
+    await first.run("Tell Ann.", session=SESSION)
+    await decide(first, "approve")
+    words = "works in /workspace, and the runtime of this agent in /elsewhere; .*--workspace /workspace"
+    with pytest.raises(AgentError, match=words) as moved:
+        await stage.agent(["Never asked."], runtime=Elsewhere()).resume(SESSION)
+    assert moved.value.code == "ConfigInvalid" and stage.effects == []
+    result = await stage.agent(["Told."], runtime=FakeRuntime()).resume(SESSION)
+    assert result is not None and result.text == "Told."
+    assert stage.effects == ["send ann: hi"]
     assert (await replay(stage.store, SESSION)).identical
 
 

@@ -37,7 +37,7 @@ from ._handoff import Handoff, Speakers, check_speaker, speaker_of, team_of
 from ._journal import Undone, undo_turn
 from ._live import Keyring, LiveContext, LiveHuman, LiveModel
 from ._live_tools import LiveTools, ToolWorld
-from ._open_sessions import LoopParts, OpenRun, OpenSessions, check_humans
+from ._open_sessions import LoopParts, OpenRun, OpenSessions, check_approved, check_humans, check_workspace
 from ._options import NO_OBJECTS, RunObjects, WhatIf
 from ._output import LiveOutput, check_resumed
 from ._ports import ModelPort, Ports, RunIds, Said
@@ -240,11 +240,14 @@ class AgentLoop:
         hints = None
         if self.parts.runtime is not None:
             await self._connect(self.parts.runtime)
+            check_workspace(state, await self.parts.runtime.get_init_data())
             hints = await self.parts.runtime.get_hints()
         budget = Budget(folds.session, objects.under)
         check_speaker(state, self.parts)
         speaker = self._speaker(folds)
         registry = speaker.parts.registry if speaker is not None else self.parts.registry
+        if objects.what_if is None:  # the tools of a rerun may be in its recording alone
+            await check_approved(state, opened.session_id, registry)
         await self.control.continue_children(folds.session, budget, registry)
         runner = self._runner(opened, folds, hints, objects, budget)
         opened.runner = runner

@@ -4,6 +4,7 @@ kept in memory, in step with their logs."""
 from __future__ import annotations
 
 import asyncio
+import shlex
 import threading
 from bisect import bisect_right
 from collections import OrderedDict
@@ -430,6 +431,35 @@ def check_humans(state: SessionState, session_id: str) -> None:
         return
     names = ", ".join(call.call.tool_call_id for call in waiting)
     raise AgentError("SessionBusy", f"session {session_id} {words[0]} {names}; {words[1]}")
+
+
+def check_workspace(state: SessionState, reported: JsonObject) -> None:
+    """What the open run was asked for, and what was approved, is meant for the folder in which it began.
+    Raises ``ConfigInvalid`` when the runtime, which reports this of itself, works in another one."""
+    recorded, here = (state.runtime_data or {}).get("workspace"), reported.get("workspace")
+    if recorded is None or here is None or recorded == here:
+        return
+    raise AgentError(
+        "ConfigInvalid",
+        f"run {state.run_id} works in {recorded}, and the runtime of this agent in {here}; resume it with the "
+        f"workspace it began with (on the command line --workspace {shlex.quote(str(recorded))}), or abort it",
+    )
+
+
+async def check_approved(state: SessionState, session_id: str, registry: Registry) -> None:
+    """Raises ``ConfigInvalid`` when a human let a call run for which the agent has no tool: to answer the call
+    would use its approval up."""
+    due = [call.call for call in state.open_calls if call.is_due and call.decided_in == session_id]
+    if not due:
+        return
+    await registry.refresh()
+    for call in due:
+        if registry.get(call.tool_name) is None:
+            raise AgentError(
+                "ConfigInvalid",
+                f"call {call.tool_call_id} was approved, and this agent has no tool {call.tool_name!r}; resume "
+                f"run {state.run_id} with the tools it began with (on the command line --tools), or abort it",
+            )
 
 
 def take_message(opened: OpenRun, session: Session, control: Control) -> JsonObject | None:
