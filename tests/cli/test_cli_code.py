@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from cli.shell import Shell
+from cli.shell import Done, Shell
 
 BROKEN = "def mean(numbers):\n    return sum(numbers) / len(numbers)\n"
 FIXED = "def mean(numbers):\n    return sum(numbers) / len(numbers) if numbers else 0\n"
@@ -91,11 +91,46 @@ def test_without_a_terminal_a_change_waits_in_the_log(repository: Shell) -> None
     assert done.code == 3 and "decide with: turnlog approve s1" in done.err
     assert (repository.folder / "calc.py").read_text() == BROKEN
     [waiting] = [line for line in done.err.splitlines() if "continue with" in line]
-    assert "turnlog resume s1" in waiting and "-t code" in waiting
+    assert "turnlog resume s1" in waiting and f"-t code --workspace {repository.folder}" in waiting
     [call] = re.findall(r"approve s1 (\S+),", done.err)
     repository.ok("approve", "s1", call)
     again = repository("resume", "s1", "-t", "code", "-m", repository.script("Edited."))
     assert again.code == 0 and (repository.folder / "calc.py").read_text() == FIXED
+
+
+@pytest.fixture
+def decided(repository: Shell) -> Done:
+    """An edit that waited in session s1 and was approved."""
+    script = repository.script(READ, calls("edit", **EDIT))
+    assert repository("code", "fix it", "-m", script, "-s", "s1").code == 3
+    (waiting,) = repository.ok("approve", "s1", "--json").lines
+    return repository.ok("approve", "s1", waiting["toolCallId"])
+
+
+def test_an_approved_change_is_made_in_the_folder_that_it_was_meant_for(
+    repository: Shell, decided: Done
+) -> None:
+    script = f"scripted:{repository.folder / repository.script('Edited.').partition(':')[2]}"
+    elsewhere = Shell(repository.folder / "elsewhere", f"sqlite:{repository.folder / 'log.db'}")
+    elsewhere.env["HOME"] = repository.env["HOME"]
+    elsewhere.write("calc.py", BROKEN)
+    refused = elsewhere("resume", "s1", "-m", script, "-t", "code", "--workspace", ".")
+    assert refused.code == 1 and "ConfigInvalid: run run_" in refused.err
+    assert f"--workspace {repository.folder})" in refused.err and str(elsewhere.folder) in refused.err
+    elsewhere.ok("resume", "s1", "-m", script, "-t", "code")
+    assert (elsewhere.folder / "calc.py").read_text() == BROKEN
+    assert (repository.folder / "calc.py").read_text() == FIXED
+
+
+def test_an_approved_change_waits_for_an_agent_that_has_the_tool(repository: Shell, decided: Done) -> None:
+    options = rf"-t code --workspace {re.escape(str(repository.folder))} --sandbox \w+"
+    assert re.search(f"continue with: turnlog resume s1 {options}, and the model and other", decided.err)
+    script = repository.script("Edited.")
+    refused = repository("resume", "s1", "-m", script)
+    assert refused.code == 1 and "this agent has no tool 'edit'" in refused.err
+    assert (repository.folder / "calc.py").read_text() == BROKEN
+    repository.ok("resume", "s1", "-m", script, "-t", "code")
+    assert (repository.folder / "calc.py").read_text() == FIXED
 
 
 def test_a_chat_has_the_same_tools_and_only_reads_when_told_so(repository: Shell) -> None:

@@ -80,7 +80,9 @@ async def test_an_approved_call_keeps_its_approval_where_its_tool_is_missing() -
     await first.run("Tell Ann.", session=SESSION)
     await decide(first, "approve")
     before = len(await stage.store.load(SESSION))
-    with pytest.raises(AgentError, match=r"was approved, and this agent has no tool 'send'; .*--tools") as bare:
+    with pytest.raises(
+        AgentError, match=r"was approved, and this agent has no tool 'send'; .*--tools"
+    ) as bare:
         await stage.agent(["Never asked."], tools=[]).resume(SESSION)
     assert bare.value.code == "ConfigInvalid"
     assert len(await stage.store.load(SESSION)) == before

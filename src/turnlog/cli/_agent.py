@@ -13,10 +13,20 @@ from typing import Any, cast
 import click
 
 from turnlog.contract import AgentError, Store
-from turnlog.history import JsonlStore, SqliteStore, default_store_url
+from turnlog.history import JsonlStore, SessionState, SqliteStore, default_store_url
 from turnlog.loop import Agent, AgentConfig, Tool, coding_parts, load_config, load_model
 
-from ._app import STORE, check_session, err, json_option, store_option, store_url_of
+from ._app import (
+    CODE,
+    SANDBOXES,
+    STORE,
+    check_session,
+    err,
+    json_option,
+    store_option,
+    store_url_of,
+    with_store,
+)
 from ._project import ask_about
 from ._text import plain
 
@@ -35,8 +45,6 @@ _MADE_OF = {
     "trust_project": "--trust-project",
 }
 """Options that make an agent; one that is loaded is made already."""
-CODE = "code"
-"""The name of the built-in tools, where others are named by their module."""
 _CODING = ("--workspace", "--sandbox", "--policy")
 
 
@@ -89,7 +97,7 @@ def agent_options(command: Callable[..., Any]) -> Callable[..., Any]:
         ),
         click.option(
             "--sandbox",
-            type=click.Choice(["auto", "workspace", "landlock", "none"]),
+            type=click.Choice(["auto", *SANDBOXES]),
             help="With the tools code: what holds commands in; default the best this system has, or refusal.",
         ),
         click.option(
@@ -200,6 +208,14 @@ def _default_model() -> str:
         other = "or name a model of a provider, as -m openai:MODEL with OPENAI_API_KEY set"
         raise AgentError(error.code, f"{error.message}; {other}", cause=error) from error
     return "local"
+
+
+def recorded_workspace(session: str, config: str | None, store_url: str | None) -> str | None:
+    """The folder that the open run of ``session`` works in; None when no run is open, or its log has none."""
+    url = store_url or (load_config(config).store if config else None)
+    state = SessionState.of(with_store(url, lambda store: store.load(session)))
+    found = (state.runtime_data or {}).get("workspace") if state.is_open else None
+    return found if isinstance(found, str) else None
 
 
 def _url_of(store: Store) -> str | None:

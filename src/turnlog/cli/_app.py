@@ -11,7 +11,7 @@ import os
 import shlex
 import sys
 from collections.abc import Awaitable, Callable
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 from rich.console import Console
@@ -21,6 +21,9 @@ from turnlog.contract import AgentError, Store, encode, guard_environment
 from turnlog.history import default_store_url, open_store, show_url
 
 from ._text import plain, plain_json, safe
+
+if TYPE_CHECKING:
+    from turnlog.history import SessionState
 
 T = TypeVar("T")
 
@@ -273,9 +276,20 @@ def _replace(error: UnicodeError) -> tuple[str, int]:
     return "".join(_LOOKALIKES.get(character, "?") for character in found), error.end
 
 
+CODE = "code"
+"""The name of the built-in tools, where others are named by their module."""
 STORE = "turnlog.store"
 """Where a command keeps the URL of the store that an agent brought along."""
 
+SANDBOXES = ("workspace", "landlock", "none")
+_PREFIXES = {
+    "openai-responses": "openai",
+    "openai-chat": "openai-chat",
+    "anthropic-messages": "anthropic",
+    "gemini": "google",
+    "bedrock-converse": "bedrock",
+}
+"""By the protocol that a log has of a model: what ``-m`` calls it."""
 _REPEATED = {
     "agent_name": "--agent",
     "model": "-m",
@@ -295,9 +309,15 @@ def go_on(session: str) -> str:
     return _with_agent(["turnlog", "chat", "--session", session])
 
 
-def resume(session: str) -> str:
-    """The command that continues the open run of ``session``, as markup."""
-    return _with_agent(["turnlog", "resume", session])
+def resume(session: str, state: SessionState | None = None) -> str:
+    """The command that continues the open run of ``session``, as markup. Where the options of this command
+    do not make an agent, those that can be read from ``state`` are named."""
+    words = ["turnlog", "resume", session]
+    loaded = click.get_current_context().params.get("agent_name")
+    if state is None or loaded or not (recorded := _recorded(state)):
+        return _with_agent(words)
+    rest = "other options" if "-m" in recorded else "the model and other options"
+    return safe(shlex.join([*words, *recorded]) + _store()) + f", and {rest} as before"
 
 
 def approve(session: str, call: str | None = None) -> str:
@@ -312,8 +332,23 @@ def answer(session: str, call: str | None = None) -> str:
     return safe(shlex.join(words)) + ("" if call else " CALL") + " TEXT" + safe(_store())
 
 
+def _recorded(state: SessionState) -> list[str]:
+    """The options of a run with the built-in tools, as far as its log has them."""
+    data, target = state.runtime_data or {}, state.target
+    workspace, sandbox = data.get("workspace"), data.get("sandbox")
+    if not {"read", "grep"} <= {tool.name for tool in state.tools or ()} or sandbox not in SANDBOXES:
+        return []
+    prefix = None if target is None else _PREFIXES.get(target.specification)
+    if target is not None and target.provider_id == "local":
+        prefix = "local"
+    model = ["-m", f"{prefix}:{target.model}"] if target is not None and prefix is not None else []
+    return [*model, "-t", CODE, "--workspace", str(workspace), "--sandbox", str(sandbox)]
+
+
 def _with_agent(words: list[str]) -> str:
-    params: dict[str, Any] = click.get_current_context().params
+    params: dict[str, Any] = dict(click.get_current_context().params)
+    if CODE in (params.get("tool_modules") or ()):  # the next command may be typed in another folder
+        params["workspace"] = os.path.abspath(params.get("workspace") or ".")
     for name, option in _REPEATED.items():
         value: str | tuple[str, ...] | None = params.get(name)
         for one in value if isinstance(value, tuple) else (value,):

@@ -23,8 +23,8 @@ from turnlog.contract import (
 )
 from turnlog.loop import Agent, RunStream
 
-from ._agent import CODE, agent_options, make_agent, session_options
-from ._app import WAITS, err, go_on, login, out, read_text, say_error
+from ._agent import agent_options, make_agent, session_options
+from ._app import CODE, WAITS, err, go_on, login, out, read_text, say_error
 from ._asking import ALWAYS, LATER, Choice, allowed_tools, read_answer, show_call
 from ._files import files_in, say_attached, say_made
 from ._run import exit_code, say_what_waits, watch

@@ -89,18 +89,18 @@ def approve_command(
     async def work(store: Store) -> tuple[ApprovalDecided, str]:
         handle = open_session(store, session)
         decided = await handle.decide(call, chosen, by=by, arguments=changed, note=note)
-        return decided, await _first_parent(store, session)
+        return decided, await _how_to_continue(store, session)
 
-    decided, whole_run = with_store(store_url, work)
+    decided, command = with_store(store_url, work)
     if as_json:
         write_json(decided)
         return
     out.print(f"{decided.action} by {safe(by)}")
-    err.print(f"[dim]continue with: {resume(whole_run)}[/]")
+    err.print(f"[dim]continue with: {command}[/]")
 
 
-async def _first_parent(store: Store, session: str) -> str:
-    """The session to resume: a child is continued by the one that called it."""
+async def _how_to_continue(store: Store, session: str) -> str:
+    """The command, as markup. A child is continued by the session that called it."""
     known: set[str] = set()
     while session not in known:
         known.add(session)
@@ -109,7 +109,7 @@ async def _first_parent(store: Store, session: str) -> str:
         if parent is None or await store.tail(parent) is None:
             break
         session = parent
-    return session
+    return resume(session, SessionState.of(await store.load(session)))
 
 
 def _list_waiting(store_url: str | None, session: str | None, as_json: bool) -> None:
@@ -197,14 +197,14 @@ def answer_command(
 
     async def work(store: Store) -> str:
         await open_session(store, session).answer(call, content, is_error=failed, by=by)
-        return await _first_parent(store, session)
+        return await _how_to_continue(store, session)
 
-    whole_run = with_store(store_url, work)
+    command = with_store(store_url, work)
     if as_json:
         write_json({"sessionId": session, "toolCallId": call, "answeredBy": by})
         return
     out.print(f"answered by {safe(by)}")
-    err.print(f"[dim]continue with: {resume(whole_run)}[/]")
+    err.print(f"[dim]continue with: {command}[/]")
 
 
 def _list_questions(store_url: str | None, session: str | None, as_json: bool) -> None:
@@ -276,7 +276,7 @@ def pause_command(session: str, **options: Any) -> None:
             sys.exit(FAILED)
         reached.tell("paused" if paused else "asked to pause; it pauses after its present step", done=paused)
         if not reached.as_json:
-            err.print(f"[dim]continue with: {resume(session)}[/]")
+            err.print(f"[dim]continue with: {resume(session, reached.state)}[/]")
 
     _reach(session, work, **options)
 
@@ -306,7 +306,7 @@ def send_command(session: str, text: str, **options: Any) -> None:
         else:
             reached.tell("queued; nobody drives the run, which takes it in when it is resumed", done=False)
             if not reached.as_json:
-                err.print(f"[dim]resume it with: {resume(session)}[/]")
+                err.print(f"[dim]resume it with: {resume(session, reached.state)}[/]")
 
     _reach(session, work, **options)
 

@@ -17,8 +17,9 @@ from turnlog.files import File
 from turnlog.history import SessionState
 from turnlog.loop import Agent, Mapped, RunStream
 
-from ._agent import agent_options, make_agent, session_options
+from ._agent import agent_options, make_agent, recorded_workspace, session_options
 from ._app import (
+    CODE,
     FAILED,
     INTERRUPTED,
     WAITS,
@@ -155,8 +156,12 @@ def _line_of(done: Mapped[Any], status: str) -> dict[str, Any]:
 def resume_command(session: str, as_json: bool, **options: Any) -> None:
     """Continue the run that a crash, a pause or a wait for approval left open in SESSION.
 
-    Give the model and the tools that the run began with. Output and exit codes are those of run.
+    Give the model and the tools that the run began with; the tools code work in the folder it began with.
+    Output and exit codes are those of run.
     """
+    if CODE in options["tool_modules"] and not options["workspace"]:
+        workspace = recorded_workspace(session, options["config"], options["store_url"])
+        options["workspace"] = click.get_current_context().params["workspace"] = workspace
 
     async def work() -> int:
         async with make_agent(**options) as agent:

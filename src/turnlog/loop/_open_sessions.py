@@ -441,14 +441,14 @@ def check_workspace(state: SessionState, reported: JsonObject) -> None:
         return
     raise AgentError(
         "ConfigInvalid",
-        f"run {state.run_id} works in {recorded}, and the runtime of this agent in {here}; resume it with the "
-        f"workspace it began with (on the command line --workspace {shlex.quote(str(recorded))}), or abort it",
+        f"run {state.run_id} works in {recorded}, and the runtime of this agent in {here}; resume it with "
+        f"its own workspace (on the command line --workspace {shlex.quote(str(recorded))}), or abort it",
     )
 
 
 async def check_approved(state: SessionState, session_id: str, registry: Registry) -> None:
-    """Raises ``ConfigInvalid`` when a human let a call run for which the agent has no tool: to answer the call
-    would use its approval up."""
+    """Raises ``ConfigInvalid`` when a human let a call run for which the agent has no tool: an answer to the
+    call would use its approval up."""
     due = [call.call for call in state.open_calls if call.is_due and call.decided_in == session_id]
     if not due:
         return
@@ -457,8 +457,9 @@ async def check_approved(state: SessionState, session_id: str, registry: Registr
         if registry.get(call.tool_name) is None:
             raise AgentError(
                 "ConfigInvalid",
-                f"call {call.tool_call_id} was approved, and this agent has no tool {call.tool_name!r}; resume "
-                f"run {state.run_id} with the tools it began with (on the command line --tools), or abort it",
+                f"call {call.tool_call_id} was approved, and this agent has no tool {call.tool_name!r}; "
+                f"resume run {state.run_id} with the tools it began with (on the command line --tools), or "
+                "abort it",
             )
 
 
