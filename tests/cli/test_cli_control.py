@@ -93,6 +93,8 @@ def test_a_run_whose_process_was_killed(busy: Shell) -> None:
     busy.wait_for_file("looks1")
     process.kill()
     ended(process)
+    assert "· tool_running, nobody drives it" in busy.ok("show", "s1").out
+    assert "  tool_running, nobody drives it  Look" in busy.ok("sessions").out
     sent = busy.ok("send", "s1", "Never mind.")
     assert sent.out == "queued; nobody drives the run, which takes it in when it is resumed\n"
     assert "resume it with: turnlog resume s1" in sent.err
@@ -102,6 +104,21 @@ def test_a_run_whose_process_was_killed(busy: Shell) -> None:
     assert rest.out == "Then not.\n"
     assert "Never mind." in busy.ok("context", "s1").out
     assert busy.ok("replay", "s1").out.startswith("identical")
+
+
+def test_a_question_after_a_kill_tells_that_it_ends_the_run(busy: Shell) -> None:
+    process = busy.start("run", "-m", busy.script(looks(1)), "-t", "look.py", "-s", "s1", "Look")
+    busy.wait_for_file("looks1")
+    assert "· tool_running" in (driven := busy.ok("show", "s1").out) and "nobody" not in driven
+    process.kill()
+    ended(process)
+    (run,) = {e["runId"] for e in busy.ok("show", "s1", "--json").lines if e["kind"] == "run_started"}
+    done = busy.ok("run", "-m", busy.script("Next."), "-s", "s1", "next")
+    assert done.out == "Next.\n"
+    (told,) = [line for line in done.err.splitlines() if "left open" in line]
+    assert told.startswith(f"run {run} was left open and is ended") and "turnlog resume s1" in told
+    again = busy.ok("run", "-m", busy.script("Next."), "-s", "s1", "next")
+    assert "left open" not in again.err
 
 
 def test_a_run_that_waits_for_approval_is_aborted(any_shell: Shell) -> None:

@@ -17,7 +17,7 @@ import click
 from rich.console import Console
 
 from turnlog import __version__
-from turnlog.contract import AgentError, Store, encode, guard_environment
+from turnlog.contract import AgentError, RunStatus, Store, encode, guard_environment
 from turnlog.history import default_store_url, open_store, show_url
 
 from ._text import plain, plain_json, safe
@@ -152,6 +152,16 @@ def with_store(url: str | None, work: Callable[[Store], Awaitable[T]], *, doing:
         return asyncio.run(run_it())
     with err.status(f"[dim]{doing}[/]"):
         return asyncio.run(run_it())
+
+
+async def status_of(store: Store, session: str, status: RunStatus) -> str:
+    """``status``, and whether the process is gone that drove the run."""
+    if status in ("preparing", "model_running", "tool_running"):
+        from turnlog.loop import open_session  # slow to load, and most sessions are at rest
+
+        if await open_session(store, session).driver() is None:
+            return f"{status}, nobody drives it"
+    return status
 
 
 def write_json(value: object) -> None:

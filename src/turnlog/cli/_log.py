@@ -46,6 +46,7 @@ from ._app import (
     json_option,
     out,
     session_argument,
+    status_of,
     store_option,
     store_url_of,
     wait_option,
@@ -95,14 +96,15 @@ def sessions_command(
     children = children or status is not None
     most = limit if children else None
 
-    async def look(store: Store) -> list[SessionInfo]:
+    async def look(store: Store) -> tuple[list[SessionInfo], dict[str, str]]:
         if store_url is not None:  # the usual place is made when it is first used; this one may be misspelt
             _check_is_there(store)
-        return await store.sessions(status=status, since=since, limit=most)
+        found = await store.sessions(status=status, since=since, limit=most)
+        if not children:
+            found = [info for info in found if _is_conversation(info)][:limit]
+        return found, {one.session_id: await status_of(store, one.session_id, one.status) for one in found}
 
-    found = with_store(store_url, look)
-    if not children:
-        found = [info for info in found if _is_conversation(info)][:limit]
+    found, statuses = with_store(store_url, look)
     if as_json:
         for info in found:
             write_json(info)
@@ -112,7 +114,7 @@ def sessions_command(
         none = f"no sessions yet in {url}; begin with: turnlog chat --session s1"
         out.print(plain(f"no session in {url} fits" if status or since else none), markup=False)
         return
-    rows = [_session_row(info, depth) for info, depth in _as_tree(found)]
+    rows = [_session_row(info, depth, statuses[info.session_id]) for info, depth in _as_tree(found)]
     head = ("session", "entries", "changed (UTC)", "status", "about")
     widths = [max(cell_len(row[column]) for row in (head, *rows)) for column in range(4)]
     out.print(_session_line(head, widths), style="bold")
@@ -157,12 +159,12 @@ def _as_tree(found: list[SessionInfo]) -> list[tuple[SessionInfo, int]]:
     return rows
 
 
-def _session_row(info: SessionInfo, depth: int) -> tuple[str, str, str, str, str]:
+def _session_row(info: SessionInfo, depth: int, status: str) -> tuple[str, str, str, str, str]:
     changed = info.updated_at[:16].replace("T", " ")
     fork = f"(from {info.parent_session_id} at {info.forked_at}) " if info.parent_session_id else ""
     about = plain(" ".join((fork + (info.title or info.about or "")).split()))
     name = f"{'  ' * (depth - 1)}└ {plain(info.session_id)}" if depth else plain(info.session_id)
-    return name, str(info.entries), changed, info.status, about
+    return name, str(info.entries), changed, status, about
 
 
 def _session_line(row: tuple[str, str, str, str, str], widths: list[int]) -> Text:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import shlex
 import signal
 import sys
 from collections.abc import Callable
@@ -12,7 +13,7 @@ from typing import IO, Any, cast
 import click
 
 from turnlog import events
-from turnlog.contract import RunResult
+from turnlog.contract import RunEndedEntry, RunResult, Store
 from turnlog.files import File
 from turnlog.history import SessionState
 from turnlog.loop import Agent, Mapped, RunStream
@@ -71,7 +72,8 @@ def run_command(
     async def work() -> int:
         async with make_agent(**options) as agent:
             stream = agent.run_stream(given, session=session, tool_choice=tool_choice, title=title)
-            result = await watch(stream, as_json)
+            left = await _left_open(agent.store, session) if session is not None else None
+            result = await watch(stream, as_json, note=left)
             if not as_json and not await say_what_waits(agent, result) and session is None and result:
                 err.print(f"[dim]session {safe(result.session_id)}[/]")
             if not as_json and result is not None:
@@ -79,6 +81,21 @@ def run_command(
         return exit_code(result)
 
     sys.exit(asyncio.run(work()))
+
+
+async def _left_open(store: Store, session: str) -> str | None:
+    """What to tell of the run that a new one ends, as markup."""
+    last = await store.tail(session)
+    if last is None or isinstance((await store.load(session, after=last.seq - 1))[-1], RunEndedEntry):
+        return None
+    state = SessionState.of(await store.load(session))
+    if not state.is_open:
+        return None
+    command = safe(shlex.join(["turnlog", "resume", session]))
+    return (
+        f"run {state.run_id} was left open and is ended, its question stays unanswered; another time "
+        f"{command} continues it"
+    )
 
 
 @click.command("map", short_help="Ask a question for each line of a file.")

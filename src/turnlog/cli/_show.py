@@ -33,6 +33,7 @@ from turnlog.contract import (
     RunStartedEntry,
     RuntimeInitEntry,
     SessionHeaderEntry,
+    Store,
     SystemPromptEntry,
     ToolAnsweredEntry,
     ToolDeferredEntry,
@@ -53,6 +54,7 @@ from ._app import (
     out,
     session_argument,
     span,
+    status_of,
     store_option,
     with_store,
     write_json,
@@ -79,7 +81,13 @@ def show_command(
 
     ENTRY is a number or an id: that entry is shown whole.
     """
-    log: list[Entry] = with_store(store_url, lambda store: store.load(session))
+
+    async def read(store: Store) -> tuple[list[Entry], SessionState, str]:
+        log = await store.load(session)
+        state = SessionState.of(log)
+        return log, state, await status_of(store, session, state.status)
+
+    log, state, status = with_store(store_url, read)
     took = durations(log)
     visible = visible_entries(log)
     if entry is not None:
@@ -98,7 +106,7 @@ def show_command(
         _show_whole(shown[0], took.get(shown[0].seq))
     else:
         _show_lines(shown, took)
-        _show_state(SessionState.of(log), len(log))
+        _show_state(state, status, len(log))
 
 
 def _show_lines(entries: Sequence[Entry], took: dict[int, float]) -> None:
@@ -111,8 +119,8 @@ def _show_lines(entries: Sequence[Entry], took: dict[int, float]) -> None:
         out.print(entry_line(entry, took.get(entry.seq), width))
 
 
-def _show_state(state: SessionState, entries: int) -> None:
-    out.print(f"[dim]{entries_of(entries)} · {state.status}{_usage(state)}[/]")
+def _show_state(state: SessionState, status: str, entries: int) -> None:
+    out.print(f"[dim]{entries_of(entries)} · {status}{_usage(state)}[/]")
     for call in state.open_calls:
         if call.awaits_human:
             what = "waits for approval"
