@@ -69,6 +69,15 @@ if TYPE_CHECKING:
     from ._stream import Run as Run
     from ._stream import RunStream as RunStream
     from ._stream import SyncRunStream as SyncRunStream
+    from ._views import Glance as Glance
+    from ._views import Hit as Hit
+    from ._views import Log as Log
+    from ._views import Logs as Logs
+    from ._views import Saw as Saw
+    from ._views import call_at as call_at
+    from ._views import saw as saw
+    from ._views import screen_at as screen_at
+    from ._views import words_of as words_of
 else:
     __getattr__, __dir__ = lazy(
         __name__,
@@ -102,5 +111,6 @@ else:
             "._handle": "Session StoredSession open_session",
             "._handoff": "Handoff",
             "._stream": "Run RunStream SyncRunStream",
+            "._views": "Glance Hit Log Logs Saw call_at saw screen_at words_of",
         },
     )

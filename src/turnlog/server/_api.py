@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import PurePath
 from typing import Annotated, Any, Literal, cast
@@ -13,6 +14,7 @@ from starlette.responses import Response
 from turnlog.contract import (
     STATUSES,
     AgentError,
+    Entry,
     JsonObject,
     PendingApproval,
     RunStatus,
@@ -21,7 +23,7 @@ from turnlog.contract import (
     encode,
 )
 from turnlog.history import AgentState, Timeline, export_jsonl, named_blobs
-from turnlog.loop import Comparison, PendingAnswer
+from turnlog.loop import Comparison, Glance, Hit, PendingAnswer, Saw, call_at, saw, screen_at
 from turnlog.transcript import MessageFormat, export_messages, render_html, render_markdown
 
 from ._app import Call, Count, Endpoint, In, Name, Place, login_cookie
@@ -54,7 +56,6 @@ from ._runs import (
     start_run,
     start_session,
 )
-from ._views import Glance, Hit, Saw, call_at, cut, page_of, saw, screen_at
 
 RUNNING = tuple(
     status
@@ -187,10 +188,28 @@ class EntriesPage(Value, frozen=True, kw_only=True):
     tail: int
 
 
+def _cut(value: Any, limit: int) -> Any:
+    """JSON with long texts cut: each ends in a mark that says how much is missing."""
+    if isinstance(value, str):
+        return value if len(value) <= limit else f"{value[:limit]}… [{len(value) - limit:,} more characters]"
+    if isinstance(value, dict):
+        return {name: _cut(item, limit) for name, item in cast("dict[str, Any]", value).items()}
+    if isinstance(value, list):
+        return [_cut(item, limit) for item in cast("list[Any]", value)]
+    return value
+
+
+def _page_of(
+    entries: Sequence[Entry], after: int, upto: int | None, limit: int, short: int
+) -> list[JsonObject]:
+    shown = [each for each in entries if each.seq > after and (upto is None or each.seq <= upto)]
+    return [_cut(msgspec.json.decode(encode(entry)), short) for entry in shown[:limit]]
+
+
 async def list_entries(call: Call) -> EntriesPage:
     query: EntriesQuery = call.query
     log = await call.server.logs.get(call.session_id)
-    shown = page_of(log.visible, query.after, query.upto, query.limit, query.cut)
+    shown = _page_of(log.visible, query.after, query.upto, query.limit, query.cut)
     return EntriesPage(entries=shown, tail=log.tail)
 
 
@@ -243,7 +262,7 @@ async def show_state(call: Call) -> StateView:
 async def show_context(call: Call) -> Any:
     log = await call.server.logs.get(call.session_id)
     found = saw(log, _number(call, "call"))
-    return cut(msgspec.json.decode(encode(found)), call.query.cut)
+    return _cut(msgspec.json.decode(encode(found)), call.query.cut)
 
 
 class ContextQuery(In, frozen=True):

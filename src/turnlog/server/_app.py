@@ -18,11 +18,10 @@ from starlette.responses import Response
 from starlette.routing import Mount, Route
 
 from turnlog.contract import AgentError, Store, encode
-from turnlog.loop import Agent, Run, Session, StoredSession, open_session
+from turnlog.loop import Agent, Logs, Run, Session, StoredSession, open_session
 
 from ._feed import Feeds
 from ._guard import COOKIE, LOOPBACK, Guard, Guarded, Problem
-from ._views import Logs
 
 Handler = Callable[["Call"], Awaitable[Any]]
 Name = Annotated[str, Meta(min_length=1, max_length=200)]

@@ -1,20 +1,18 @@
-"""What the server shows of a log: pages of entries, glances for lists, what the model saw, two branches side
-by side. Logs that were read are kept for the next question."""
+"""What a timeline shows of a log, in a browser or a terminal: its steps, glances for lists, what the model
+saw. Logs that were read are kept for the next question."""
 
 from __future__ import annotations
 
 from collections import OrderedDict
 from collections.abc import Iterator, Sequence
-from typing import Any, cast
+from typing import Any
 
-import msgspec
-
+from turnlog.context import ContextView, diff_contexts
 from turnlog.contract import (
     AgentError,
     ApprovalDecidedEntry,
     CompactionSummaryEntry,
     Entry,
-    JsonObject,
     ModelCallFailedEntry,
     ModelCallStartedEntry,
     ModelInputEntry,
@@ -31,7 +29,8 @@ from turnlog.contract import (
     without_live_screen,
 )
 from turnlog.history import Step, Timeline, TimelineReader, visible_entries
-from turnlog.loop import ContextView, diff_contexts, explain
+
+from ._stored import explain
 
 _KEPT_LOGS = 12
 _KEPT_ENTRIES = 60_000
@@ -140,7 +139,7 @@ class Logs:
             if not any(wanted in each.body.lower() for each in stored):
                 continue
             for entry in (await self.get(info.session_id)).visible:
-                text = _words_of(entry)
+                text = words_of(entry)
                 at = text.lower().find(words.lower())
                 if at >= 0:
                     hits.append(
@@ -199,7 +198,7 @@ def _worst(group: Sequence[Step]) -> str:
     return "model" if any(step.kind == "model" for step in group) else "tool"
 
 
-def _words_of(entry: Entry) -> str:
+def words_of(entry: Entry) -> str:
     """What a reader of the timeline reads in an entry."""
     match entry:
         case ModelInputEntry() | ModelOutputEntry() | ToolResultsEntry():
@@ -222,24 +221,6 @@ def _words_of(entry: Entry) -> str:
             return f"{entry.payload.decided_by} {entry.payload.note or ''}"
         case _:
             return ""
-
-
-def cut(value: Any, limit: int) -> Any:
-    """JSON with long texts cut: each ends in a mark that says how much is missing."""
-    if isinstance(value, str):
-        return value if len(value) <= limit else f"{value[:limit]}… [{len(value) - limit:,} more characters]"
-    if isinstance(value, dict):
-        return {name: cut(item, limit) for name, item in cast("dict[str, Any]", value).items()}
-    if isinstance(value, list):
-        return [cut(item, limit) for item in cast("list[Any]", value)]
-    return value
-
-
-def page_of(
-    entries: Sequence[Entry], after: int, upto: int | None, limit: int, short: int
-) -> list[JsonObject]:
-    shown = [each for each in entries if each.seq > after and (upto is None or each.seq <= upto)]
-    return [cut(msgspec.json.decode(encode(entry)), short) for entry in shown[:limit]]
 
 
 class Saw(Value, frozen=True, kw_only=True):
