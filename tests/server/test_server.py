@@ -180,6 +180,44 @@ async def test_an_approval_is_decided_once_and_the_run_continues(house: tuple[Se
     assert [(step["status"], step["by"]) for step in paid] == [("done", "ann")]
 
 
+async def test_a_run_that_waits_is_told_once_to_those_who_come_back(house: tuple[Served, Agent]) -> None:
+    """No entry says that a run was let go; a client that lost its connection just before gets it."""
+    server, agent = house
+    path = "/sessions/attic/events"
+    await server.post("/sessions/attic/runs", {"text": "Pay the butler."}, status=201)
+    live = [each async for each in server.events(path, untilIdle="true")]
+    number, kind, data = live[-1]
+    assert kind == "run_ended" and data["payload"]["result"]["status"] == "awaiting_human"
+    asked = next(number for number, kind, _ in live if kind == "approval_requested")
+
+    async def again(reader: Served, last: int | None) -> list[tuple[int | None, str, Any]]:
+        seen = [each async for each in reader.events(path, last=last, untilIdle="true")]
+        return [(number, kind, each["payload"]) for number, kind, each in seen]
+
+    once = [(number, "run_ended", data["payload"])]
+    assert await again(server, asked) == once
+    assert await again(server, number) == []
+    async with served(agent.store) as elsewhere:  # a process that never saw the run
+        assert await again(elsewhere, asked) == once
+        assert (await again(elsewhere, None))[-1:] == once
+        said = next(
+            entry.id for entry in await agent.session("attic").entries() if entry.kind == "model_input"
+        )
+        await agent.session("attic").redact([said], by="ann")  # the log grows, and the wait is the same
+        assert await again(elsewhere, number) == []
+        assert await again(elsewhere, asked) == once
+    call = (await server.get("/inbox"))["approvals"][0]["requested"]
+    body = {"toolCallId": call["toolCallId"], "digest": call["digest"], "action": "approve"}
+    await server.post("/sessions/attic/decide", body)
+    await until(server, "attic", "completed")
+    rest = await again(server, number)
+    assert [kind for _, kind, _ in rest if kind in ("approval_decided", "run_ended")] == [
+        "approval_decided",
+        "run_ended",
+    ]
+    assert rest[-1][2]["result"]["status"] == "completed"
+
+
 async def test_branches_are_made_compared_and_deleted(house: tuple[Served, Agent]) -> None:
     server, _ = house
     made = await server.post("/sessions/attic/fork", {"at": 5, "session": "other"}, status=201)

@@ -49,6 +49,8 @@ async def test_without_the_token_nothing_of_a_session_is_shown(server: Served) -
         assert answer.headers["content-type"] == "application/problem+json"
         assert (await ask(server, path=path, headers=bearer("wrong"))).status_code == 401
     assert (await ask(server, headers=bearer(TOKEN))).status_code == 200
+    assert (await ask(server, path="/api/health")).json() == {"ok": True}  # and nothing of how it is used
+    assert (await server.get("/about"))["followers"] == 0
 
 
 async def test_a_name_that_is_not_the_servers_is_refused(server: Served) -> None:

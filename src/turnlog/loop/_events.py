@@ -43,7 +43,8 @@ from ._output import output_in
 STRIDE = 1_000_000
 _LATER = 500_000
 """Where a driver that takes over an open run begins to count between two entries: above what the one before
-it can have shown."""
+it can have shown. The number before it is that of the last event of a run which was let go there."""
+_WAITING = ("awaiting_human", "paused")
 
 _loop = get_logger("loop")
 
@@ -260,21 +261,48 @@ class EventReader:
 
     def __init__(self) -> None:
         self.state = SessionState()
+        self._rested: Entry | None = None
+        """The entry since which the run waits."""
+
+    def skip(self, entry: Entry) -> None:
+        """Take ``entry`` in; nobody asks for its events."""
+        self.state.step(entry)
+        if self.state.status not in _WAITING:
+            self._rested = None
+        elif self._rested is None:
+            self._rested = entry
 
     def step(self, entry: Entry) -> list[RunEvent]:
-        self.state.step(entry)
+        self.skip(entry)
         told = events_of(entry, self.state)
         return [*told, ended_event(entry, self.state)] if isinstance(entry, RunEndedEntry) else told
 
+    def rest(self) -> RunEvent | None:
+        """The last event of a run that was let go and waits: no entry stands for it, so it is made from where
+        the log ends. None while the run does not wait."""
+        if self._rested is None:
+            return None
+        return events.RunEnded(
+            seq=self._rested.seq * STRIDE + _LATER - 1,
+            session_id=self._rested.session_id,
+            run_id=self.state.run_id or "",
+            timestamp=self._rested.timestamp,
+            result=result_of(self._rested.session_id, self.state),
+        )
 
-def replay_events(entries: Iterable[Entry], after: int = 0) -> Iterator[RunEvent]:
-    """The events of a log with numbers above ``after``: what a watcher missed, without the deltas."""
+
+def replay_events(entries: Iterable[Entry], after: int = 0, *, driven: bool = False) -> Iterator[RunEvent]:
+    """The events of a log with numbers above ``after``: what a watcher missed, without the deltas. Where the
+    run waits and is not ``driven``, the last one is that of letting it go."""
     reader = EventReader()
     for entry in entries:
         if (entry.seq + 1) * STRIDE <= after:
-            reader.state.step(entry)
+            reader.skip(entry)
         else:
             yield from (event for event in reader.step(entry) if event.seq > after)
+    rest = reader.rest() if not driven else None
+    if rest is not None and rest.seq > after:
+        yield rest
 
 
 class Outbox:
@@ -310,6 +338,11 @@ class Outbox:
         """What waits, to be shown once the entries staged so far are committed."""
         taken, self._waiting = self._waiting, []
         return taken
+
+    def rest(self, result: RunResult[Any]) -> RunEvent:
+        """The last event of a run that is let go, under the number that a reader of the log gives it."""
+        self._seq = max(self._seq, self._session.tail_seq * STRIDE + _LATER - 2)
+        return self.event(events.RunEnded, result=result)
 
     def add(self, kind: Any, **fields: Any) -> None:
         self._waiting.append(self.event(kind, **fields))

@@ -458,7 +458,7 @@ class AgentLoop:
             if first is None or first > after + 1:
                 entries = await self._load(session_id, required=opened is None)
                 first = opened.hub.first if opened is not None else None
-            for event in replay_events(entries, after):
+            for event in replay_events(entries, after, driven=opened is not None):
                 if first is not None and event.seq >= first:
                     break
                 after = event.seq

@@ -569,7 +569,8 @@ class Runner:
         """Stop driving the run and leave it open in the log, to be resumed."""
         self.ports.world.close()
         told = await self.flush()
-        return [*told, self._ended(result_of(self.session.session_id, self.session.state))]
+        self.result = result_of(self.session.session_id, self.session.state)
+        return [*told, self.outbox.rest(self.result)]
 
     def _ended(self, result: RunResult[Any]) -> RunEvent:
         self.result = result

@@ -375,12 +375,13 @@ async def login(call: Call) -> Response:
 
 
 class Health(Value, frozen=True, kw_only=True):
+    """That the server answers, for anybody who asks; how it is used stays behind the token."""
+
     ok: bool
-    followers: int
 
 
 async def health(call: Call) -> Health:
-    return Health(ok=True, followers=call.server.feeds.followers)
+    return Health(ok=True)
 
 
 class About(Value, frozen=True, kw_only=True):
@@ -388,6 +389,7 @@ class About(Value, frozen=True, kw_only=True):
 
     agent: str | None = None
     model: str | None = None
+    followers: int
     counts: dict[str, int] = {}
 
 
@@ -400,6 +402,7 @@ async def about(call: Call) -> About:
     return About(
         agent=agent.name if agent is not None else None,
         model=f"{model.provider_id}:{model.model}" if model is not None else None,
+        followers=call.server.feeds.followers,
         counts={status: number for status, number in counts.items() if number},
     )
 

@@ -7,7 +7,7 @@ from there and loses deltas alone.
 from __future__ import annotations
 
 import asyncio
-from bisect import bisect_right
+from bisect import bisect_right, insort
 from collections import deque
 from collections.abc import AsyncIterator, Iterable
 from contextlib import suppress
@@ -77,8 +77,8 @@ class Feed:
             while True:
                 if after < self._floor:
                     # Not kept any more: the log has the entries, and what came between them is over.
-                    upto = self._seq
-                    frames = self._frames_of(await self._load(), after)
+                    upto, driven = self._seq, self._begun or await self._is_driven()
+                    frames = self._frames_of(await self._load(), after, driven=bool(driven))
                     frames = [frame for frame in frames if frame[0] <= (upto + 1) * STRIDE]
                     after = max(after, self._floor, frames[-1][0] if frames else 0)
                 else:
@@ -142,7 +142,10 @@ class Feed:
                     await self._show(self._begun.popleft())
                     continue
                 await self._catch_up()
-                self._set_idle(not self._begun and not await self._is_driven())
+                driven = await self._is_driven()
+                if not driven and not self._begun and (rest := self._reader.rest()) is not None:
+                    self._add_event(rest)  # once: it has the number that its own process gave it
+                self._set_idle(not self._begun and not driven)
                 if not self._begun:
                     await self._wait()
         except AgentError as error:
@@ -222,7 +225,7 @@ class Feed:
         news, self._news = self._news, asyncio.Event()
         news.set()
 
-    def _frames_of(self, entries: Iterable[Entry], after: int) -> list[Frame]:
+    def _frames_of(self, entries: Iterable[Entry], after: int, *, driven: bool) -> list[Frame]:
         reader = EventReader()
         frames: list[Frame] = []
         for entry in entries:
@@ -232,6 +235,9 @@ class Feed:
             else:
                 told = [event for event in reader.step(entry) if event.seq > after]
                 frames += [(event.seq, _event_frame(event)) for event in told]
+        rest = reader.rest() if not driven else None
+        if rest is not None and rest.seq > after:
+            insort(frames, (rest.seq, _event_frame(rest)), key=_number_of)
         return frames
 
 
