@@ -16,7 +16,7 @@ from models.recorded import collect, outcome_of
 from turnlog.contract import AgentError, Chunk, StreamDone, StreamStart, TextChunk
 from turnlog.models import ModelRequest
 from turnlog.models.http import HttpModel, HttpModelConfig
-from turnlog.models.http._config import find_key, find_url, is_loopback
+from turnlog.models.http._model import find_key, find_url, is_loopback
 from turnlog.models.http._read import SilenceWatch, inflater
 from turnlog.testing import Loopback, LoopbackAnswer
 

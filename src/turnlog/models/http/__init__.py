@@ -6,9 +6,8 @@ how long a provider asks to wait. ``SSEReader`` works on bytes alone.
 """
 
 from .._faults import map_fault, map_stream_fault, retry_after_of
-from ._config import HttpModelConfig
 from ._exchange import Exchange
-from ._model import HttpModel
+from ._model import HttpModel, HttpModelConfig
 from ._read import ServerEvent, SSEReader
 
 __all__ = [

@@ -5,19 +5,18 @@ from __future__ import annotations
 import asyncio
 import logging
 import os
-from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Mapping
+from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping
 from contextlib import suppress
 from types import TracebackType
 from typing import Any, TypeAlias
 
-import httpx2
 import msgspec
 
 from turnlog.contract import MASK, AgentError, JsonObject, scrub
 
 from .._faults import in_words, map_fault
-from ._config import HttpModelConfig
 from ._read import MAX_EVENT, ServerEvent, SilenceWatch, SSEReader, inflater
+from ._transport import Answer, TimeLimits, TransportError, words_of
 
 _ERROR_BODY_LIMIT = 256 * 1024
 _ERROR_BODY_SECONDS = 10.0
@@ -30,7 +29,7 @@ _COMMENTS_LAST = 4
 _BOM = b"\xef\xbb\xbf"
 
 
-Send: TypeAlias = Callable[[], Awaitable[httpx2.Response]]
+Send: TypeAlias = Callable[[], Awaitable[Answer]]
 """Sends one request and gives its answer as soon as the headers are there, the body unread."""
 
 
@@ -42,13 +41,12 @@ class Exchange:
     the answer is already here, so that the connection can serve the next call.
     """
 
-    def __init__(self, send: Send, url: str, config: HttpModelConfig, provider: str) -> None:
+    def __init__(self, send: Send, url: str, limits: TimeLimits, provider: str) -> None:
         self._send = send
         self._url = url
-        self._config = config
+        self._limits = limits
         self._provider = provider
-        self._response: httpx2.Response | None = None
-        self._source: AsyncIterator[bytes] | None = None
+        self._answer: Answer | None = None
         self._open: list[AsyncGenerator[Any, None]] = []
         self._finished = False
         self._heard = False
@@ -60,13 +58,12 @@ class Exchange:
     # ── opening and closing ──
 
     async def __aenter__(self) -> Exchange:
-        self._watch = SilenceWatch(self._config.timeout_first_byte)
+        self._watch = SilenceWatch(self._limits.timeout_first_byte)
         try:
             self._watch.begin()
-            self._response = await self._send()
+            answer = self._answer = await self._send()
             self._watch.done()
-            self.status = self._response.status_code
-            self.headers = self._response.headers
+            self.status, self.headers = answer.status, answer.headers
             if self.status >= 300:
                 raise await self._refusal()
             log_response(self._url, self.status, self.headers)
@@ -93,31 +90,24 @@ class Exchange:
 
     async def _drain(self) -> None:
         """Read the end of a finished answer, which is nearly always here already, to keep the connection."""
-        source = self._source
-        if source is None:
-            return
-        try:
+        assert self._answer is not None
+        with suppress(TimeoutError, TransportError):
             async with asyncio.timeout(_DRAIN_SECONDS):
-                async for _ in source:
+                while await self._answer.read():
                     pass
-        except (TimeoutError, httpx2.HTTPError):
-            pass
 
     async def _close(self) -> None:
         self._watch.stop()
         try:
             for generator in self._open:
                 await generator.aclose()
-            close = getattr(self._source, "aclose", None)
-            if close is not None:
-                await close()
         finally:
-            if self._response is not None:
-                await self._response.aclose()
+            if self._answer is not None:
+                await self._answer.close()
 
     async def _refusal(self) -> AgentError:
         """What the server refused and why; a reason that is cut, or too slow in coming, is read as it is."""
-        self._watch.restart(min(_ERROR_BODY_SECONDS, self._config.timeout_silence))
+        self._watch.restart(min(_ERROR_BODY_SECONDS, self._limits.timeout_silence))
         body = bytearray()
         pieces = self.pieces()
         self._open.append(pieces)
@@ -153,22 +143,19 @@ class Exchange:
 
     async def pieces(self) -> AsyncGenerator[bytes, None]:
         """The body's bytes as they come, decompressed; raises what the connection's end means."""
-        assert self._response is not None
+        assert self._answer is not None
         encoding = self.headers.get("content-encoding", "identity").strip().lower()
         inflate = None if encoding in ("identity", "") else inflater(encoding)
-        if self._source is None:
-            self._source = aiter(self._response.stream)  # type: ignore[arg-type]
-        source, watch = self._source, self._watch
+        read, watch = self._answer.read, self._watch
         try:
             while True:
                 watch.begin()
-                try:
-                    piece = await anext(source)
-                except StopAsyncIteration:
-                    return
+                piece = await read()
                 watch.done()
-                if watch.limit == self._config.timeout_first_byte != self._config.timeout_silence:
-                    watch.restart(self._config.timeout_silence)
+                if not piece:
+                    return
+                if watch.limit == self._limits.timeout_first_byte != self._limits.timeout_silence:
+                    watch.restart(self._limits.timeout_silence)
                 for plain in (piece,) if inflate is None else inflate(piece):
                     if self._read_bytes < _SHOWN_START:
                         self._start += plain[: _SHOWN_START - self._read_bytes]
@@ -201,7 +188,7 @@ class Exchange:
         head = b""
         now = asyncio.get_running_loop().time
         quiet_since: float | None = None
-        patience = _COMMENTS_LAST * self._config.timeout_silence
+        patience = _COMMENTS_LAST * self._limits.timeout_silence
         async for piece in pieces:
             if plain is not None:  # the content type promises no events; the first byte decides
                 if not plain:
@@ -300,14 +287,14 @@ class Exchange:
             if not self._watch.took_effect():
                 return error
             return self._timeout(error)
-        if not isinstance(error, (httpx2.HTTPError, httpx2.StreamError, httpx2.InvalidURL, OSError)):
+        if not isinstance(error, (TransportError, OSError)):
             return error
-        return explain_transport(error, self._url, self.status > 0, self._config)
+        return explain_transport(error, self._url, self.status > 0, self._limits)
 
     def _timeout(self, error: BaseException) -> AgentError:
         limit = self._watch.limit
         what = (
-            "sent nothing more" if limit == self._config.timeout_silence and self.status else "sent no byte"
+            "sent nothing more" if limit == self._limits.timeout_silence and self.status else "sent no byte"
         )
         name = "timeout_silence" if what == "sent nothing more" else "timeout_first_byte"
         return AgentError(
@@ -326,54 +313,37 @@ def _too_large(limit: int) -> AgentError:
     return AgentError("ModelProtocolError", f"the answer is larger than {limit} bytes", retryable=False)
 
 
-def _words_of(error: BaseException) -> str:
-    """What went wrong, in the words of whatever lies deepest: the client often says nothing itself."""
-    said, deeper = "", error
-    while deeper is not None:
-        said = str(deeper) or said
-        deeper = deeper.__cause__ or deeper.__context__
-    plain = _IN_PLAIN_WORDS.get(type(error).__name__, type(error).__name__)
-    return scrub(_short(said)) or plain
-
-
-_IN_PLAIN_WORDS = {
-    "ReadError": "the connection broke while it was read",
-    "WriteError": "the connection broke while the request was sent",
-    "CloseError": "the connection broke while it was closed",
-    "RemoteProtocolError": "the server broke off the connection",
-}
-
-
 def _short(text: str) -> str:
     return text if len(text) <= 200 else f"{text[:200]}…"
 
 
-def explain_transport(error: BaseException, url: str, answered: bool, config: HttpModelConfig) -> AgentError:
-    """One of our codes for what the HTTP client raised."""
-    said = _words_of(error)
-    match error:
-        case httpx2.ConnectTimeout() | httpx2.PoolTimeout():
+def explain_transport(
+    error: TransportError | OSError, url: str, answered: bool, limits: TimeLimits
+) -> AgentError:
+    """One of our codes for what the transport raised."""
+    fault = error.fault if isinstance(error, TransportError) else "cut"
+    said = str(error) if isinstance(error, TransportError) else words_of(error)
+    match fault:
+        case "connect_timeout":
             return AgentError(
                 "ModelTimeout",
-                f"no connection to {url} within {config.timeout_connect:g} seconds; "
+                f"no connection to {url} within {limits.timeout_connect:g} seconds; "
                 "check the address and the network, or raise timeout_connect",
                 cause=error,
             )
-        case httpx2.TimeoutException():
+        case "timeout":
             return AgentError("ModelTimeout", f"{url} took too long: {said}", cause=error)
-        case httpx2.ConnectError() | httpx2.ProxyError():
-            tls = "certificate" in said.lower() or "ssl" in said.lower()
-            hint = (
-                "the TLS handshake failed: check the certificate, the clock and https:// in base_url"
-                if tls
-                else "is the server running, and are base_url and the proxy settings right?"
-            )
+        case "connect":
+            hint = "is the server running, and are base_url and the proxy settings right?"
+            return AgentError("ModelUnreachable", f"no connection to {url}: {said}; {hint}", cause=error)
+        case "tls":
+            hint = "the TLS handshake failed: check the certificate, the clock and https:// in base_url"
             return AgentError(
-                "ModelUnreachable", f"no connection to {url}: {said}; {hint}", cause=error, retryable=not tls
+                "ModelUnreachable", f"no connection to {url}: {said}; {hint}", cause=error, retryable=False
             )
-        case httpx2.UnsupportedProtocol() | httpx2.InvalidURL() | httpx2.LocalProtocolError():
+        case "request":
             return AgentError("ConfigInvalid", f"cannot send to {url}: {said}", cause=error)
-        case _:
+        case "cut":
             when = "in the middle of the answer" if answered else "before it answered"
             return AgentError("ModelServerError", f"{url} closed the connection {when}: {said}", cause=error)
 

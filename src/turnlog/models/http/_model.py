@@ -1,26 +1,82 @@
-"""What the adapters behind HTTP share: address, key, client, and one way to send."""
+"""What the adapters behind HTTP share: configuration, address, key, transport, and one way to send."""
 
 from __future__ import annotations
 
 import asyncio
+import os
 import re
-import ssl
-from collections.abc import Mapping, Sequence
-from functools import cache
+from collections.abc import Awaitable, Mapping, Sequence
 from hashlib import sha256
-from typing import Any, ClassVar, cast
+from typing import TYPE_CHECKING, Any, ClassVar
+from urllib.parse import urlsplit
 from weakref import WeakKeyDictionary
 
-import httpx2
-import msgspec
-
-from turnlog.contract import AgentError, RequestMetadata
+from turnlog.contract import (
+    MASK,
+    AgentError,
+    JsonObject,
+    RequestMetadata,
+    Secret,
+    guard,
+    is_secret_header,
+    scrub,
+    secret_headers,
+)
 
 from .._base import Model
 from .._config import ModelConfig, ModelRequest
-from .._faults import map_fault
-from ._config import H, HttpModelConfig, find_key, find_secrets, find_url, is_loopback
 from ._exchange import Exchange, Send, explain_transport, log_request
+from ._transport import Answer, Transport, TransportError
+
+if TYPE_CHECKING:
+    from typing_extensions import TypeVar
+
+    H = TypeVar("H", bound="HttpModelConfig", default=Any)
+else:
+    from typing import TypeVar
+
+    H = TypeVar("H", bound="HttpModelConfig")
+
+
+class HttpModelConfig(ModelConfig, frozen=True, kw_only=True):
+    """``api_key`` is a :class:`Secret`: it shows in no log, error or representation.
+
+    Times are in seconds: ``timeout_connect`` until the connection stands, ``timeout_first_byte`` until the
+    first byte of the answer's body, ``timeout_silence`` between two pieces of it. ``extra_body`` is laid
+    over the request's JSON, ``extra_headers`` over its headers.
+    """
+
+    base_url: str | None = None
+    api_key: Secret | None = None
+    timeout_connect: float = 10.0
+    timeout_first_byte: float = 600.0
+    timeout_silence: float = 300.0
+    extra_headers: dict[str, str] | None = None
+    extra_body: JsonObject | None = None
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        for name in ("timeout_connect", "timeout_first_byte", "timeout_silence"):
+            if not getattr(self, name) > 0:
+                raise AgentError(
+                    "ConfigInvalid", f"{name} is {getattr(self, name)}; it must be more than 0 seconds"
+                )
+        if self.base_url is not None:
+            check_url(self.base_url, "base_url")
+        for name, value in (self.extra_headers or {}).items():
+            if not name.isascii() or not value.isascii() or "\n" in value or "\r" in value:
+                raise AgentError("ConfigInvalid", f"extra_headers: {name!r} is not a plain ASCII header")
+        for value in secret_headers(self.extra_headers).values():
+            Secret(value)
+
+    def __repr__(self) -> str:
+        fields = {name: getattr(self, name) for name in self.__struct_fields__}
+        if self.extra_headers is not None:
+            fields["extra_headers"] = {
+                name: MASK if is_secret_header(name) else value for name, value in self.extra_headers.items()
+            }
+        words = ", ".join(f"{name}={value!r}" for name, value in fields.items())
+        return scrub(f"{type(self).__name__}({words})")  # a body of one's own may hold a key, under any name
 
 
 class HttpModel(Model[H]):
@@ -49,7 +105,7 @@ class HttpModel(Model[H]):
 
     def __init__(self, config: H | str | None = None, **fields: Any) -> None:
         super().__init__(config, **fields)
-        self._pool = ClientPool()
+        self._pool = TransportPool()
 
     @property
     def secrets(self) -> Mapping[str, str]:
@@ -98,6 +154,7 @@ class HttpModel(Model[H]):
             given = {name.lower() for name in config.extra_headers}
             whole = {name: value for name, value in whole.items() if name.lower() not in given}
             whole.update(config.extra_headers)
+        whole["accept-encoding"] = "identity"
         provider = provider or self.provider_id
         return Exchange(self._sender(url, body, whole, config, provider), url, config, provider)
 
@@ -106,13 +163,20 @@ class HttpModel(Model[H]):
     ) -> Send:
         client: Any = self._client
         if client is None:
-            client = self._pool.get(url)
-        if isinstance(client, httpx2.AsyncClient):
-            return send_with_client(client, url, body, headers, config)
+            return send_with(self._pool.get(url), url, body, headers, config)
+        from . import _httpx2
+
+        if isinstance(client, _httpx2.httpx2.AsyncClient):
+            return send_with(_httpx2.Httpx2Transport(client), url, body, headers, config)
         if callable(getattr(client, "with_options", None)):
             create = self._sdk_create(client.with_options(max_retries=0))
             if create is not None:
-                return send_with_sdk(create, self.sdk_required, body, headers, url, provider)
+
+                def send_with_sdk() -> Awaitable[Answer]:
+                    log_request(url, headers, body)
+                    return _httpx2.send_with_sdk(create, self.sdk_required, body, headers, provider)
+
+                return send_with_sdk
         raise AgentError(
             "ConfigInvalid",
             f"client is a {type(client).__name__}; {type(self).__name__} takes an httpx2.AsyncClient"
@@ -120,7 +184,7 @@ class HttpModel(Model[H]):
         )
 
     def _map_error(self, error: BaseException) -> AgentError:
-        if isinstance(error, (httpx2.HTTPError, httpx2.StreamError, httpx2.InvalidURL, OSError)):
+        if isinstance(error, (TransportError, OSError)):
             config = self._config
             return explain_transport(error, self._url(config), False, config)
         return super()._map_error(error)
@@ -147,97 +211,111 @@ def trace_headers(metadata: RequestMetadata) -> dict[str, str]:
     return {"traceparent": f"00-{trace}-{sha256(call.encode()).hexdigest()[:16]}-01"}
 
 
-# ── the two ways to send: our own client, or an official one that brings authentication ──
+def send_with(
+    transport: Transport, url: str, body: bytes, headers: Mapping[str, str], config: HttpModelConfig
+) -> Send:
+    def send() -> Awaitable[Answer]:
+        log_request(url, headers, body)
+        return transport.send(url, headers, body, config.timeout_connect)
 
-_LIMITS = httpx2.Limits(max_connections=1000, max_keepalive_connections=100, keepalive_expiry=60.0)
-
-
-@cache
-def _trusted() -> ssl.SSLContext:
-    """The machine's certificates, loaded once: it takes tens of milliseconds."""
-    return httpx2.create_ssl_context()
-
-
-@cache
-def _trusting_nobody() -> ssl.SSLContext:
-    """For plain http: no certificate is loaded, so none would be accepted."""
-    return ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+    return send
 
 
-class ClientPool:
-    """``get`` gives the client of the running loop. A pool belongs to one model."""
+class TransportPool:
+    """``get`` gives the transport of the running loop. A pool belongs to one model."""
 
     def __init__(self) -> None:
-        self._clients: WeakKeyDictionary[asyncio.AbstractEventLoop, dict[bool, httpx2.AsyncClient]] = (
+        self._of_loops: WeakKeyDictionary[asyncio.AbstractEventLoop, dict[tuple[bool, bool], Transport]] = (
             WeakKeyDictionary()
         )
 
-    def get(self, url: str) -> httpx2.AsyncClient:
-        local = is_loopback(url)
-        of_loop = self._clients.setdefault(asyncio.get_running_loop(), {})
-        client = of_loop.get(local)
-        if client is None or client.is_closed:
-            client = httpx2.AsyncClient(
-                verify=_trusting_nobody() if local and url.startswith("http:") else _trusted(),
-                trust_env=not local,  # a proxy of the environment never stands before one's own machine
-                limits=_LIMITS,
-                headers={"user-agent": "turnlog"},
-            )
-            of_loop[local] = client
-        return client
+    def get(self, url: str) -> Transport:
+        from . import _httpx2
+
+        of_loop = self._of_loops.setdefault(asyncio.get_running_loop(), {})
+        local, plain = is_loopback(url), url.startswith("http:")
+        found = of_loop.get((local, plain))
+        if found is None:
+            found = of_loop[local, plain] = _httpx2.Httpx2Transport.make(local=local, plain=plain)
+        return found
 
     async def close(self) -> None:
-        of_loop = self._clients.pop(asyncio.get_running_loop(), {})
-        for client in of_loop.values():
-            await client.aclose()
+        of_loop = self._of_loops.pop(asyncio.get_running_loop(), {})
+        for transport in of_loop.values():
+            await transport.close()
 
 
-def send_with_client(
-    client: httpx2.AsyncClient, url: str, body: bytes, headers: Mapping[str, str], config: HttpModelConfig
-) -> Send:
-    async def send() -> httpx2.Response:
-        log_request(url, headers, body)
-        request = client.build_request(
-            "POST",
-            url,
-            content=body,
-            headers={**headers, "accept-encoding": "identity"},
-            timeout=httpx2.Timeout(None, connect=config.timeout_connect),
+# ── address and key ──
+
+
+def find_secrets(config: HttpModelConfig, variables: Sequence[str], provider: str) -> dict[str, str]:
+    """What a model of this configuration must keep to itself, by a name that people know."""
+    headers = secret_headers(config.extra_headers)
+    found = {f"the header {name!r} for {provider}": value for name, value in headers.items()}
+    if config.api_key:
+        found[f"api_key of {provider}"] = config.api_key.reveal()
+        return found
+    for variable in variables:
+        if value := os.environ.get(variable, "").strip():
+            found[variable] = value
+            break
+    return found
+
+
+def check_url(url: str, name: str) -> None:
+    """Refuse what is not an http(s) address, and one that carries a password."""
+    try:
+        parts = urlsplit(url)
+        port_is_fine = parts.port is None or parts.port > 0
+    except ValueError:
+        parts, port_is_fine = urlsplit(""), False
+    if parts.scheme not in ("http", "https") or not parts.hostname or not port_is_fine:
+        raise AgentError(
+            "ConfigInvalid", f"{name} is {url!r}; expected something like 'https://api.example.com/v1'"
         )
-        return await client.send(request, stream=True, follow_redirects=False)
+    if parts.username or parts.password:
+        raise AgentError("ConfigInvalid", f"{name} carries a user name or password; give it as api_key")
 
-    return send
+
+def is_loopback(url: str) -> bool:
+    host = urlsplit(url).hostname or ""
+    if host == "localhost" or host.endswith(".localhost"):
+        return True
+    import ipaddress  # few addresses come this far
+
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return False
 
 
-def send_with_sdk(
-    create: Any, required: tuple[str, ...], body: bytes, headers: Mapping[str, str], url: str, provider: str
-) -> Send:
-    """``create`` is an official client's ``….with_streaming_response.create``, its retries switched off.
+def find_url(config: HttpModelConfig, variables: Sequence[str], default: str) -> str:
+    """Where to send: the configuration, else the first environment variable set, else ``default``."""
+    if config.base_url:
+        return config.base_url.rstrip("/")
+    for variable in variables:
+        if value := os.environ.get(variable, "").strip():
+            check_url(value, f"the environment variable {variable}")
+            return value.rstrip("/")
+    return default.rstrip("/")
 
-    The body goes as it is; the client adds its address and authentication.
+
+def find_key(config: HttpModelConfig, variables: Sequence[str], url: str, provider: str) -> str | None:
+    """The key of a call: the configuration, else the first environment variable set.
+
+    None on a loopback address without one, where servers rarely want a key; elsewhere ``ModelAuthError``
+    that names the variables.
     """
-
-    async def send() -> httpx2.Response:
-        log_request(url, headers, body)
-        fields = cast("dict[str, Any]", msgspec.json.decode(body))
-        named = {name: fields.get(name) for name in required}
-        extra = {**headers, "accept-encoding": "identity"}
-        try:
-            manager = create(**named, stream=True, extra_body=fields, extra_headers=extra)
-            return (await manager.__aenter__()).http_response
-        except Exception as error:
-            refused: Any = getattr(error, "response", None)
-            if isinstance(refused, httpx2.Response):
-                raise map_fault(refused.status_code, refused.headers, refused.content, provider) from error
-            cause = error.__cause__
-            if isinstance(cause, httpx2.HTTPError):
-                raise cause from error
-            if isinstance(error, AgentError | httpx2.HTTPError | OSError):
-                raise
-            raise AgentError(
-                "ModelUnknownError",
-                f"the client could not send: {type(error).__name__}: {error}",
-                cause=error,
-            ) from error
-
-    return send
+    if config.api_key:
+        return config.api_key.reveal()
+    for variable in variables:
+        if value := os.environ.get(variable, "").strip():
+            guard(value)
+            return value
+    if is_loopback(url) or not variables:
+        return None
+    raise AgentError(
+        "ModelAuthError",
+        f"no API key for {provider} at {url}: set {' or '.join(variables)} in the environment, "
+        "or pass api_key=…",
+    )
