@@ -353,6 +353,12 @@ def test_the_page_about_what_if_runs(folder: Path, capsys: pytest.CaptureFixture
     assert "None are left, I am afraid.\n" in shown and "≠ output" in shown
 
 
+def test_the_page_about_evaluation_runs(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    run_page("docs/evals.md")
+    shown = capsys.readouterr().out
+    assert "small 0 of 3\nlarge 3 of 3\n" in shown and "polite: it does not say please" in shown
+
+
 def test_the_page_about_the_server_runs(folder: Path) -> None:
     pytest.importorskip("starlette", reason="needs the extra 'server'")
     run_page("docs/server.md")

@@ -8,13 +8,15 @@ import os
 import subprocess
 import sys
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 from acceptance.desk import Desk, asks_for, call, results_in
-from turnlog import Agent, load_model, tool
-from turnlog.testing import Loopback, LoopbackAnswer, ScriptedModel
+from turnlog import Agent, load_model, open_store, tool
+from turnlog.evals import Suite, add_case, read_cases
+from turnlog.testing import Loopback, LoopbackAnswer, ScriptedModel, Turn
 
 MODEL = "claude-sonnet-4-5"
 
@@ -248,3 +250,46 @@ async def test_the_branches_are_compared() -> None:
     assert any("Both are quiet." in left and "The cellar is loud." in right for left, right in told)
     same = await desk.agent().session("s").compare("s")
     assert "≠" not in same.text and same.shared == len(past)
+
+
+@pytest.mark.spec("O-6")
+async def test_suites_of_cases_from_sessions_and_files_are_checked_repeated_and_compared(
+    tmp_path: Path,
+) -> None:
+    """Cases from a session and from a file; checks; repetitions; a report with intervals and what changed."""
+    store = open_store(f"sqlite:{tmp_path / 'log.db'}")
+    paid = True
+
+    def model(request: Any) -> Any:
+        if request.messages[-1].role == "user":
+            return Turn(tool_calls=[{"name": "look_up", "arguments": {"order": "42"}}])
+        return "It is paid." if paid else "I do not know."
+
+    @tool
+    def look_up(order: str) -> str:
+        """Find an order."""
+        return "paid"
+
+    def clerk() -> Agent:
+        return Agent(ScriptedModel(default=model), tools=[look_up], store=store)
+
+    await clerk().run("Is order 42 paid?", session="monday")
+    file = tmp_path / "cases.jsonl"
+    await add_case(file, store, "monday")
+    with file.open("a") as out:
+        out.write('{"name": "by hand", "input": "And order 43?", "checks": [{"contains": "paid"}]}\n')
+
+    def suite() -> Suite:
+        return Suite("orders", agents={"clerk": clerk()}, cases=read_cases(file), repeat=3)
+
+    first = await suite().run()
+    assert first.passed and len(first.trials) == 6
+    assert first.scores[0].rate.low == pytest.approx(0.6097, abs=0.001) and first.scores[0].rate.high == 1
+    paid = False
+    second = await suite().run()
+    assert [(change.case, change.before.share, change.now.share) for change in second.regressions] == [
+        ("by hand", 1, 0)
+    ]
+    for trial in second.trials:
+        assert (await clerk().session(trial.session_id).replay()).identical
+    await store.close()

@@ -169,3 +169,26 @@ def test_the_fixture_records_when_asked_and_replays_ever_after(pytester: pytest.
     changed.stdout.fnmatch_lines(["*the system prompt changed*", "*-  Be kind.*", "*+  Be curt.*"])
     run("Be curt.", said, "--turnlog-record=all").assert_outcomes(passed=1)
     assert file.read_bytes() != before
+
+
+SUITE = """
+from turnlog import Agent
+from turnlog.evals import Case, Suite, contains
+from turnlog.testing import ScriptedModel
+
+suite = Suite(
+    "greetings",
+    agents=Agent(ScriptedModel(default="hello there"), store="memory:"),
+    cases=[Case(name=name, input=name, checks=[contains(name)]) for name in ("hello", "goodbye", "there")],
+)
+"""
+
+
+@pytest.mark.spec("O-6")
+def test_a_suite_in_a_test_file_is_a_test_for_each_case(pytester: pytest.Pytester) -> None:
+    pytester.makepyfile(test_greetings=SUITE)
+    options = ("-p", "turnlog.testing.pytest_plugin", "-p", "no:xdist", "-p", "no:asyncio")
+    run = pytester.runpytest_inprocess(*options)
+    run.assert_outcomes(passed=2, failed=1)
+    run.stdout.fnmatch_lines(["*contains: the answer has no 'goodbye'*", "*session eval:greetings:*"])
+    pytester.runpytest_inprocess(*options, "-k", "hello or there").assert_outcomes(passed=2, deselected=1)

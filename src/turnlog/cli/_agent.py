@@ -8,7 +8,7 @@ import sys
 from collections.abc import Callable
 from pathlib import Path
 from types import ModuleType
-from typing import Any, cast
+from typing import Any, TypeVar, cast
 
 import click
 
@@ -29,6 +29,8 @@ from ._app import (
 )
 from ._project import ask_about
 from ._text import plain
+
+T = TypeVar("T")
 
 _MADE_OF = {
     "model": "--model",
@@ -231,20 +233,28 @@ def _url_of(store: Store) -> str | None:
 
 def load_agent(name: str) -> Agent[Any]:
     """The agent that ``MODULE:NAME`` or ``FILE.py:NAME`` names; without a name it is ``agent``."""
+    return cast("Agent[Any]", load_object(name, Agent, "agent", "--agent"))
+
+
+def load_object(name: str, kind: type[T], usual: str, option: str) -> T:
+    """What ``MODULE:NAME`` or ``FILE.py:NAME`` names, or the function there returns; ``usual`` is the name
+    where none is given."""
     place, _, attribute = name.partition(":")
-    module = _load(place, "--agent")
-    attribute = attribute or "agent"
+    module = _load(place, option)
+    attribute = attribute or usual
     found: Any = getattr(module, attribute, None)
-    if callable(found) and not isinstance(found, Agent):
-        found = _guarded(found, f"{attribute}() in {place}", "--agent")
-    if isinstance(found, Agent):
-        return cast("Agent[Any]", found)
-    others = [key for key, value in vars(module).items() if isinstance(value, Agent)]
+    if not isinstance(found, kind) and callable(found):
+        found = _guarded(found, f"{attribute}() in {place}", option)
+    if isinstance(found, kind):
+        return cast("T", found)
+    others = [key for key, value in vars(module).items() if isinstance(value, kind)]
     if found is None:
-        known = f"; its agents: {', '.join(others)}" if others else ""
-        raise click.BadParameter(f"{place} has no {attribute!r}{known}", param_hint="--agent")
+        known = f"; its {usual}s: {', '.join(others)}" if others else ""
+        raise click.BadParameter(f"{place} has no {attribute!r}{known}", param_hint=option)
+    article = "an" if kind.__name__[0] in "AEIOU" else "a"
     raise click.BadParameter(
-        f"{attribute!r} in {place} is a {type(found).__name__}, not an Agent", param_hint="--agent"
+        f"{attribute!r} in {place} is a {type(found).__name__}, not {article} {kind.__name__}",
+        param_hint=option,
     )
 
 

@@ -57,6 +57,7 @@ class Commands(click.Group):
         "replay": "_log",
         "fork": "_log",
         "rerun": "_rerun",
+        "eval": "_eval",
         "export": "_store",
         "import": "_store",
         "verify": "_store",

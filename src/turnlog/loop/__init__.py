@@ -37,13 +37,17 @@ if TYPE_CHECKING:
     from ._handle import open_session as open_session
     from ._handoff import Handoff as Handoff
     from ._journal import Undone as Undone
+    from ._lease import SessionLease as SessionLease
     from ._loop import AgentLoop as AgentLoop
     from ._map import Batch as Batch
     from ._map import Mapped as Mapped
+    from ._map import ProgressBar as ProgressBar
     from ._open_sessions import LoopParts as LoopParts
     from ._open_sessions import OpenRun as OpenRun
     from ._open_sessions import SessionOptions as SessionOptions
+    from ._options import AnyInput as AnyInput
     from ._options import RunOptions as RunOptions
+    from ._options import said_by as said_by
     from ._ports import Change as Change
     from ._ports import Hooks as Hooks
     from ._ports import Note as Note
@@ -100,13 +104,14 @@ else:
             "._journal": "Undone",
             "._events": "EventReader STRIDE",
             "._loop": "AgentLoop",
-            "._map": "Batch Mapped",
+            "._map": "Batch Mapped ProgressBar",
             "._folds": "Memory",
             "._stored": "PendingAnswer explain fork_session pending_answers pending_calls purge_entries "
             "record_decision redact_entries",
             "._rerun": "Comparison",
             "._replay": "ReplayReport replay replay_entries",
-            "._options": "RunOptions",
+            "._lease": "SessionLease",
+            "._options": "AnyInput RunOptions said_by",
             "._open_sessions": "LoopParts OpenRun SessionOptions",
             "._handle": "Session StoredSession open_session",
             "._handoff": "Handoff",

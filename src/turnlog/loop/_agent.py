@@ -190,6 +190,10 @@ class Agent(Generic[T]):
     def name(self) -> str:
         return self._defaults.name
 
+    @property
+    def instructions(self) -> str | None:
+        return self._defaults.instructions
+
     def _recap_model(self, recap: Model | str | bool) -> Model | None:
         if isinstance(recap, bool):
             return self.model if recap else None

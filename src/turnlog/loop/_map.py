@@ -69,7 +69,9 @@ class Batch(Generic[T]):
         self._sessions = sessions
         self._names = names
         self._width = _check(inputs, names, concurrency, options)
-        self._bar = _Bar(self.total) if (sys.stderr.isatty() if progress is None else progress) else None
+        self._bar = (
+            ProgressBar(self.total) if (sys.stderr.isatty() if progress is None else progress) else None
+        )
         self._store = store
         self._output = output
         self._output_type = output_type
@@ -175,7 +177,7 @@ class Batch(Generic[T]):
         if used is not None:
             self.usage = used if self.usage is None else self.usage + used
         if self._bar is not None:
-            self._bar.show(self)
+            self._bar.show(self.done, self.failed, self.usage)
 
 
 def _digest(given: AnyInput) -> str:
@@ -204,8 +206,8 @@ def _check(inputs: Any, names: Any, concurrency: Any, options: RunOptions) -> in
     return concurrency
 
 
-class _Bar:
-    """How far a batch is, on the standard error of a terminal."""
+class ProgressBar:
+    """How far many runs are, on the standard error of a terminal."""
 
     def __init__(self, total: int | None) -> None:
         from rich.console import Console
@@ -215,14 +217,14 @@ class _Bar:
         self._task = self._progress.add_task("", total=total)
         self._progress.start()
 
-    def show(self, batch: Batch[Any]) -> None:
-        words = f"{batch.done} done"
-        if batch.failed:
-            words += f", {batch.failed} failed"
-        if batch.usage is not None:
-            words += f", {batch.usage.total_tokens:,} tokens"
-            words += "" if batch.usage.cost is None else f", ${batch.usage.cost:.2f}"
-        self._progress.update(self._task, completed=batch.done, description=words)
+    def show(self, done: int, failed: int, usage: TokenUsage | None) -> None:
+        words = f"{done} done"
+        if failed:
+            words += f", {failed} failed"
+        if usage is not None:
+            words += f", {usage.total_tokens:,} tokens"
+            words += "" if usage.cost is None else f", ${usage.cost:.2f}"
+        self._progress.update(self._task, completed=done, description=words)
 
     def close(self) -> None:
         self._progress.stop()

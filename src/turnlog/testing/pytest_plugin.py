@@ -1,8 +1,10 @@
-"""The pytest fixture ``recorded``: a model that is asked once, and answers from a file ever after."""
+"""For pytest: the fixture ``recorded``, a model that is asked once and answers from a file ever after, and
+suites of ``turnlog.evals`` as tests."""
 
 from __future__ import annotations
 
 import asyncio
+import sys
 from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
@@ -11,6 +13,7 @@ from typing import TYPE_CHECKING, Any, Literal, Protocol
 import pytest
 
 if TYPE_CHECKING:
+    from turnlog.evals import Case, Report, Suite
     from turnlog.models import Model
 
 
@@ -80,3 +83,68 @@ def _load(model: Model[Any] | str | None, file: Path) -> Model[Any]:
             pytrace=False,
         )
     return load_model(model) if isinstance(model, str) else model
+
+
+# ── suites ──
+
+
+def pytest_pycollect_makeitem(collector: Any, name: str, obj: object) -> pytest.Collector | None:
+    """A ``Suite`` in a test file is a group of tests: one for each agent and case."""
+    evals = sys.modules.get("turnlog.evals")  # a file with a suite has imported it
+    if evals is None or not isinstance(obj, evals.Suite):
+        return None
+    return _Cases.from_parent(collector, name=name, suite=obj)  # pyright: ignore[reportUnknownMemberType]
+
+
+class _Cases(pytest.Collector):
+    """The tests of a suite. The first of them that runs tries all the cases that are chosen, side by side."""
+
+    def __init__(self, *, suite: Suite, **rest: Any) -> None:
+        super().__init__(**rest)
+        self.suite = suite
+        self._report: Report | None = None
+
+    def collect(self) -> Iterator[pytest.Item]:
+        for agent in self.suite.agents:
+            for case in self.suite.cases:
+                name = case.name if len(self.suite.agents) == 1 else f"{agent}-{case.name}"
+                yield _Trials.from_parent(self, name=name, agent=agent, case=case)  # pyright: ignore[reportUnknownMemberType]
+
+    def report(self) -> Report:
+        if self._report is None:
+            chosen = {
+                item.case.name
+                for item in self.session.items
+                if isinstance(item, _Trials) and item.parent is self
+            }
+
+            def is_chosen(case: Case) -> bool:
+                return case.name in chosen
+
+            self._report = self.suite.run_sync(fresh=True, progress=False, cases=is_chosen)
+        return self._report
+
+
+class _Trials(pytest.Item):
+    """The attempts of one agent at one case."""
+
+    def __init__(self, *, agent: str, case: Case, **rest: Any) -> None:
+        super().__init__(**rest)  # pyright: ignore[reportUnknownMemberType]
+        self.agent = agent
+        self.case = case
+
+    def runtest(self) -> None:
+        assert isinstance(self.parent, _Cases)
+        mine = [
+            trial
+            for trial in self.parent.report().trials
+            if (trial.agent, trial.case) == (self.agent, self.case.name)
+        ]
+        failed = [trial for trial in mine if trial.status != "passed"]
+        if failed:
+            lines = [f"{len(failed)} of {len(mine)} attempts did not pass:"]
+            lines += [f"  {trial.reason}\n    session {trial.session_id}" for trial in failed]
+            pytest.fail("\n".join(lines), pytrace=False)
+
+    def reportinfo(self) -> tuple[Path, None, str]:
+        return self.path, None, f"{self.parent.name if self.parent else ''}: {self.name}"
