@@ -61,6 +61,8 @@ def make(**options: Any) -> Agent:
         ({"sessions": SessionOptions(on_busy="queue")}, "on_busy"),  # type: ignore[arg-type]
         ({"sessions": SessionOptions(lease_ttl=0)}, "lease_ttl"),
         ({"sessions": SessionOptions(lease_ttl="30")}, "lease_ttl"),  # type: ignore[arg-type]
+        ({"sessions": SessionOptions(warm_bytes=-1)}, "warm_bytes is -1"),
+        ({"sessions": SessionOptions(warm_bytes=1e6)}, "warm_bytes"),  # type: ignore[arg-type]
         ({"limits": LoopLimits(max_iterations=-1)}, "max_iterations is -1"),
         ({"limits": LoopLimits(max_cost=-0.5)}, "max_cost"),
         ({"retry": RetryPolicy(base_delay_ms=-1)}, "base_delay_ms"),

@@ -41,6 +41,7 @@ from ..contract import (
 from ._appends import Appends, detach_images, scrub_payload
 from ._base import check_session_id, digest_of, not_found
 from ._state import SLICE, SessionState
+from ._upcast import Loaded
 from ._views import HIDING, AgentState, Transcript, visible_entries
 
 T = TypeVar("T")
@@ -131,6 +132,8 @@ class Session(Appends):
         self._ids = ids
         self._header = header or SessionHeader(schema_version=SCHEMA_VERSION)
         self._entries: list[Entry] = list(entries)
+        self.size = size_of(entries)
+        """Bytes of the committed entries, as they are stored."""
         self._staged: list[Sealed] = []
         self._writing: list[Sealed] = []
         self._blobs: dict[str, bytes] = {}
@@ -324,6 +327,7 @@ class Session(Appends):
         if not self._entries and await self.store.tail(self.session_id) is None:
             return []
         found = await self.store.load(self.session_id, after=len(self._entries))
+        self.size += size_of(found)
         for entry in found:
             self._entries.append(entry)
             self._take(entry)
@@ -413,6 +417,7 @@ class Session(Appends):
                     cause=error,
                 ) from error
         self._entries.extend(sealed.entry for sealed in self._writing)
+        self.size += sum(len(sealed.stored.body) for sealed in self._writing)
         self._writing = []
         if interrupted is not None:
             raise interrupted
@@ -459,6 +464,15 @@ class Session(Appends):
             self._ids_seen.add(entry.id)
         self._ids_upto = len(self._entries)
         return self._ids_seen
+
+
+_USUAL_BYTES = 600
+"""Of an entry, where a store does not tell."""
+
+
+def size_of(entries: Sequence[Entry]) -> int:
+    """How many bytes these take in their store."""
+    return entries.size if isinstance(entries, Loaded) else _USUAL_BYTES * len(entries)
 
 
 async def _fold(entries: Sequence[Entry]) -> SessionState:

@@ -48,6 +48,12 @@ def _decoder() -> Callable[[bytes], Entry]:
 _HEADER = b'"session_header"'
 
 
+class Loaded(list[Entry]):
+    """Entries as they were loaded, and how many bytes they have in the store."""
+
+    size = 0
+
+
 class _Version(msgspec.Struct, rename="camel"):
     schema_version: int | None = None
     version: int | None = None
@@ -106,10 +112,15 @@ def decode_rows(
 def _decode_current(rows: Iterable[tuple[bytes]]) -> list[Entry] | None:
     """The fast road, for logs that are sound and of this version throughout; None for others."""
     read = _decoder()
+    size = 0
+    entries = Loaded()
     try:
-        entries = [read(row[0]) for row in rows]
+        for (body,) in rows:
+            size += len(body)
+            entries.append(read(body))
     except Exception:  # whatever it was, the slow road names the entry
         return None
+    entries.size = size
     for entry in entries:
         if type(entry) is SessionHeaderEntry and entry.payload.schema_version != SCHEMA_VERSION:
             return None
@@ -117,7 +128,7 @@ def _decode_current(rows: Iterable[tuple[bytes]]) -> list[Entry] | None:
 
 
 def _decode_slowly(session_id: str, bodies: Sequence[bytes], after: int) -> list[Entry]:
-    entries: list[Entry] = []
+    entries = Loaded()
     version = SCHEMA_VERSION
     for place, body in enumerate(bodies, after + 1):
         if not isinstance(body, bytes):  # pyright: ignore[reportUnnecessaryIsInstance]
@@ -130,6 +141,7 @@ def _decode_slowly(session_id: str, bodies: Sequence[bytes], after: int) -> list
         if _HEADER in body[:200]:
             version = _checked_version(session_id, header_version(body))
         entries.append(_decode_one(session_id, upcast(body, version), place))
+        entries.size += len(body)
     return entries
 
 

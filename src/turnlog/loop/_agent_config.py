@@ -85,6 +85,7 @@ class LoopTable(LoopLimits, frozen=True, kw_only=True):
     retry: RetryPolicy | None = None
     on_busy: Literal["refuse", "wait"] = "refuse"
     lease_ttl: float = LEASE_TTL
+    warm_bytes: int = SessionOptions.warm_bytes
 
 
 class ObservabilityTable(Value, frozen=True, kw_only=True):
@@ -148,7 +149,9 @@ class AgentConfig(Value, frozen=True, kw_only=True):
             "recap": self.context.recap,
             "limits": _only(loop, LoopLimits),
             "retry": loop.retry,
-            "sessions": SessionOptions(on_busy=loop.on_busy, lease_ttl=loop.lease_ttl),
+            "sessions": SessionOptions(
+                on_busy=loop.on_busy, lease_ttl=loop.lease_ttl, warm_bytes=loop.warm_bytes
+            ),
         }
         return {**found, **parts}
 

@@ -463,7 +463,7 @@ class RunControl:
             named = find_widgets(state.started.widgets, self._parts.widgets, all_of_them=False)
             if [each.name for each in named] != [each.name for each in self._parts.widgets]:
                 folds.show(named)
-                self._sessions.kept.pop(opened.session_id, None)
+                self._sessions.kept.pop(opened.session_id)
         runner = self._make_runner(opened, folds)
         runner.take_over()
         return runner

@@ -30,6 +30,8 @@ from turnlog.widgets import MemoryNotebookWidget, Notebook, TodoWidget, Widget, 
 
 from ._budget import Budget
 
+_BASE_BYTES, _BYTE_FACTOR = 14_000, 2.7
+"""Memory of a session, as measured: what each takes, and bytes for each byte of its log."""
 _SHORT = 1_000
 """Entries of a session whose context is folded in one go."""
 
@@ -48,6 +50,16 @@ class Folds:
         """Tokens of the context that a recap was last asked for."""
         self._take(visible_entries(session.entries))
         session.subscribe(self)
+
+    @property
+    def memory(self) -> int:
+        """The bytes that the session and its folds take, by an estimate."""
+        return _BASE_BYTES + int(_BYTE_FACTOR * self.session.size)
+
+    def close(self) -> None:
+        """Nothing reads them any more. The session and its subscriber refer to each other: parted, their
+        memory is free at once, and not when the garbage collector next looks at old objects."""
+        self.session.unsubscribe(self)
 
     def _take(self, entries: Sequence[Entry]) -> None:
         if entries:

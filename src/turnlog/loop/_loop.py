@@ -419,7 +419,7 @@ class AgentLoop:
             if await self.parts.store.tail(session_id) is None:
                 raise AgentError("SessionNotFound", f"there is no session {session_id}")
             await self.sessions.hold(opened, "outlast")
-            self.sessions.kept.pop(session_id, None)
+            self.sessions.kept.pop(session_id)
             lease = opened.held.lease if opened.held is not None else None
             await self.parts.store.delete_session(session_id, forks=forks, lease=lease)
         finally:

@@ -52,9 +52,7 @@ if TYPE_CHECKING:
     from ._handoff import Handoff
 
 _REAL_TIME = SystemClock()
-_KEPT_SESSIONS = 1_000
-_KEPT_ENTRIES = 200_000
-"""How much is kept in memory between runs: sessions, and entries over all of them."""
+_WARM_BYTES = 256_000_000
 _UNREAD = 10.0
 """Seconds that a stream may go unread before a run that waits behind it gives up."""
 
@@ -65,10 +63,12 @@ _log = get_logger("loop")
 class SessionOptions:
     """How an agent takes sessions. A session where another run is in progress, here or in another process, is
     refused as ``SessionBusy``, or waited for with ``on_busy="wait"``. ``lease_ttl`` is how many seconds a
-    session stays closed to other machines after its process died."""
+    session stays closed to other machines after its process died. ``warm_bytes`` is the memory that the
+    sessions used last may take between their runs, in bytes; 0 keeps none."""
 
     on_busy: Literal["refuse", "wait"] = "refuse"
     lease_ttl: float = LEASE_TTL
+    warm_bytes: int = _WARM_BYTES
 
 
 _KEPT = 10_000
@@ -170,6 +170,63 @@ class OpenRun:
     """Its stream was dropped and is being closed."""
 
 
+class WarmSessions:
+    """The sessions in memory by name. Those that no run uses take ``limit`` bytes at most, by an estimate:
+    the one that was used longest ago is dropped first, and the one used last is kept in any case."""
+
+    def __init__(self, limit: int) -> None:
+        self._limit = limit
+        self._lock = threading.Lock()
+        self._used: dict[str, Folds] = {}
+        self._idle: OrderedDict[str, tuple[Folds, int]] = OrderedDict()
+        self.bytes = 0
+        """What those that no run uses take."""
+
+    def __len__(self) -> int:
+        return len(self._used) + len(self._idle)
+
+    def __getitem__(self, session_id: str) -> Folds:
+        with self._lock:
+            folds = self._used.get(session_id)
+            return folds if folds is not None else self._idle[session_id][0]
+
+    def get(self, session_id: str) -> Folds | None:
+        try:
+            return self[session_id]
+        except KeyError:
+            return None
+
+    def use(self, session_id: str, folds: Folds) -> None:
+        """Keep ``folds``, which a run uses: it is not counted until the run lets it rest."""
+        self.pop(session_id)
+        self._used[session_id] = folds
+
+    def pop(self, session_id: str) -> Folds | None:
+        with self._lock:
+            folds = self._used.pop(session_id, None)
+            if (found := self._idle.pop(session_id, None)) is not None:
+                folds, size = found
+                self.bytes -= size
+            return folds
+
+    def rest(self, session_id: str) -> None:
+        """No run uses the session any more."""
+        with self._lock:
+            folds = self._used.pop(session_id, None)
+            if folds is None:
+                return
+            if self._limit == 0:
+                folds.close()
+                return
+            size = folds.memory
+            self._idle[session_id] = folds, size
+            self.bytes += size
+            while self.bytes > self._limit and len(self._idle) > 1:
+                _, (oldest, size) = self._idle.popitem(last=False)
+                self.bytes -= size
+                oldest.close()
+
+
 class OpenSessions:
     def __init__(
         self,
@@ -194,7 +251,7 @@ class OpenSessions:
         self._lease_ttl = check_writing(options.on_busy, options.lease_ttl)
         self._lock = threading.Lock()
         self.lease_clock: Clock = _REAL_TIME
-        self.kept: OrderedDict[str, Folds] = OrderedDict()
+        self.kept = WarmSessions(check_warm(options.warm_bytes))
         self.runs: dict[str, OpenRun] = {}  # by session: forks share run ids with their parents
         self.unheard: dict[str, list[Said]] = {}
         self.untold: dict[str, list[Fact]] = {}
@@ -211,7 +268,7 @@ class OpenSessions:
                 other = self.runs.get(session_id)
                 if other is not None and other.home.is_closed():
                     # Its event loop was closed: it can neither continue nor end.
-                    self.kept.pop(session_id, None)
+                    self.kept.pop(session_id)
                     other = None
                 if other is None:
                     opened = self.runs[session_id] = OpenRun(run_id, session_id)
@@ -282,7 +339,7 @@ class OpenSessions:
     async def open(self, opened: OpenRun, *, create: bool, named: RunInput | None = None) -> Folds:
         """The session in step with its log; ``named`` gives a new one its title and metadata."""
         session_id = opened.session_id
-        folds = self.kept.pop(session_id, None)  # back when it is in step with the log
+        folds = self.kept.pop(session_id)  # back when it is in step with the log
         fresh = await folds.session.refresh() if folds is not None else []
         if folds is None or any(isinstance(entry, PurgeEntry) for entry in fresh):
             # What was erased from the store is not kept in memory either.
@@ -303,16 +360,8 @@ class OpenSessions:
             check_named(folds.session, named)
         folds.session.secrets = self.secrets()
         folds.session.lease = opened.held.lease if opened.held is not None else None
-        self.kept[session_id] = folds
-        self._shed()
+        self.kept.use(session_id, folds)
         return folds
-
-    def _shed(self) -> None:
-        """Drop what was used longest ago; the newest session always stays."""
-        entries = sum(folds.session.tail_seq for folds in self.kept.values()) if len(self.kept) > 1 else 0
-        while len(self.kept) > 1 and (len(self.kept) > _KEPT_SESSIONS or entries > _KEPT_ENTRIES):
-            _, folds = self.kept.popitem(last=False)
-            entries -= folds.session.tail_seq
 
     async def append_facts(self, folds: Folds, facts: Sequence[Fact]) -> list[Entry]:
         for fact in facts:
@@ -320,7 +369,7 @@ class OpenSessions:
         try:
             return await folds.session.commit()
         except BaseException:
-            self.kept.pop(folds.session.session_id, None)
+            self.kept.pop(folds.session.session_id)
             raise
 
     async def deliver(self, session_id: str, fact: Fact) -> None:
@@ -347,7 +396,7 @@ class OpenSessions:
         opened.steering.waiting = [said for said in opened.steering.waiting if said.control is None]
         folds = self.kept.get(opened.session_id)
         if folds is not None and folds.session.has_staged:
-            del self.kept[opened.session_id]  # it has seen what is not in the log
+            self.kept.pop(opened.session_id)  # it has seen what is not in the log
         try:
             while opened.steering.facts:
                 folds = await self.open(opened, create=False)
@@ -372,10 +421,20 @@ class OpenSessions:
                     await opened.held.__aexit__(None, None, None)
             finally:
                 if self.runs.get(opened.session_id) is opened:
+                    self.kept.rest(opened.session_id)
                     del self.runs[opened.session_id]
                 opened.hub.close()
                 if not opened.over.done():
                     opened.over.set_result(None)
+
+
+def check_warm(size: int) -> int:
+    if type(size) is not int or size < 0:
+        raise AgentError(
+            "ConfigInvalid",
+            f"warm_bytes is {size!r}; it is the memory for sessions between their runs, in bytes from 0",
+        )
+    return size
 
 
 # ── what a loop is made of, and what it checks before it takes something in ──
