@@ -17,12 +17,14 @@ from turnlog.history import JsonlStore, SessionState, SqliteStore, default_store
 from turnlog.loop import Agent, AgentConfig, Tool, coding_parts, load_config, load_model
 
 from ._app import (
+    AGENT,
     CODE,
     SANDBOXES,
     STORE,
     check_session,
     err,
     json_option,
+    remember,
     store_option,
     store_url_of,
     with_store,
@@ -50,12 +52,18 @@ _MADE_OF = {
 _CODING = ("--workspace", "--sandbox", "--policy")
 
 
+MODULE = click.Path(readable=False)
+"""A file, or the name of a module; shells complete files."""
+
+
 def agent_option(command: Callable[..., Any]) -> Callable[..., Any]:
     return click.option(
         "--agent",
         "-a",
         "agent_name",
         metavar="MODULE:NAME",
+        type=MODULE,
+        callback=remember(AGENT),
         help="An Agent, or a function that returns one, from a Python module or file. It has its own store.",
     )(command)
 
@@ -90,6 +98,7 @@ def agent_options(command: Callable[..., Any]) -> Callable[..., Any]:
             "tool_modules",
             multiple=True,
             metavar="MODULE",
+            type=MODULE,
             help="Python module or file with @tool functions, or code, the built-in ones; can be repeated.",
         ),
         click.option(
@@ -113,6 +122,7 @@ def agent_options(command: Callable[..., Any]) -> Callable[..., Any]:
             "mcp_files",
             multiple=True,
             metavar="FILE",
+            type=click.Path(readable=False),
             help="MCP servers, as in .mcp.json, once you have trusted the file; can be repeated.",
         ),
         click.option("--instructions", "-i", metavar="TEXT", help="The system prompt."),

@@ -8,6 +8,7 @@ import codecs
 import getpass
 import io
 import os
+import re
 import shlex
 import sys
 from collections.abc import Awaitable, Callable
@@ -18,7 +19,7 @@ from rich.console import Console
 
 from turnlog import __version__
 from turnlog.contract import AgentError, RunStatus, Store, encode, guard_environment
-from turnlog.history import default_store_url, open_store, show_url
+from turnlog.history import default_store_url, open_store, session_names, show_url
 
 from ._text import plain, plain_json, safe
 
@@ -68,6 +69,7 @@ class Commands(click.Group):
         "serve": "_serve",
         "mcp": "_mcp",
         "doctor": "_store",
+        "completion": "_completion",
     }
 
     def list_commands(self, ctx: click.Context) -> list[str]:
@@ -81,6 +83,28 @@ class Commands(click.Group):
 
         return getattr(import_module(f"{__package__}.{module}"), f"{cmd_name}_command")
 
+    def resolve_command(
+        self, ctx: click.Context, args: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
+        try:
+            return super().resolve_command(ctx, args)
+        except click.exceptions.NoSuchCommand as error:  # click knows of the commands that are loaded
+            raise click.exceptions.NoSuchCommand(
+                error.command_name, possibilities=self.modules, ctx=ctx
+            ) from error
+
+    def invoke(self, ctx: click.Context) -> Any:
+        try:
+            return super().invoke(ctx)
+        except AgentError as error:
+            if error.code == "SessionNotFound" and (near := _near_sessions(ctx, error)):
+                names = " or ".join(map(repr, near))
+                message = (
+                    f"there is no session {error.meta['session_id']!r} in this store; did you mean {names}?"
+                )
+                raise AgentError(error.code, message, meta=error.meta) from error
+            raise
+
 
 @click.group(cls=Commands, context_settings={"help_option_names": ["-h", "--help"]})
 @click.version_option(__version__, prog_name="turnlog")
@@ -88,11 +112,37 @@ def app() -> None:
     """Run agents whose every turn is an entry in an append-only log, and read those logs."""
 
 
+def _near_sessions(ctx: click.Context, error: AgentError) -> list[str]:
+    """The names of sessions that are written much like the one that was not found."""
+    from difflib import get_close_matches  # for mistakes alone
+
+    wanted = error.meta.get("session_id")
+    if not isinstance(wanted, str) or ctx.meta.get(AGENT):  # an agent's store is its own
+        return []
+    try:
+        known = [name for name, _ in session_names(store_url_of(ctx.meta.get(GIVEN)), limit=5_000)]
+    except Exception:  # the error is told without a guess
+        return []
+    begun = [name for name in known if name.lower().startswith(wanted.lower())]
+    return sorted(begun, key=len)[:2] or get_close_matches(wanted, known, n=2)
+
+
+def remember(key: str) -> Callable[[click.Context, click.Parameter, Any], Any]:
+    """A callback that keeps an option's value for the command group."""
+
+    def keep(ctx: click.Context, given: click.Parameter, value: Any) -> Any:
+        ctx.meta[key] = value
+        return value
+
+    return keep
+
+
 def store_option(command: Callable[..., Any]) -> Callable[..., Any]:
     return click.option(
         "--store",
         "store_url",
         metavar="URL",
+        callback=remember(GIVEN),
         help="sqlite:FILE, jsonl:DIR or postgresql://…; default $TURNLOG_STORE or your own file.",
     )(command)
 
@@ -238,9 +288,25 @@ def say_usage(error: click.ClickException) -> None:
     context = error.ctx if isinstance(error, click.UsageError) else None
     command = context.command_path if context is not None else "turnlog"
     message = error.format_message().rstrip(".")
-    if not isinstance(error, click.BadParameter) or isinstance(error, click.MissingParameter):
+    if isinstance(error, click.BadParameter) and not isinstance(error, click.MissingParameter):
+        message += _near_choice(error)
+    elif not message.endswith("?"):  # a guess says more than the help
         message += f"; see {command} --help"
     err.print(plain(f"{command}: {message}"), markup=False)
+
+
+def _near_choice(error: click.BadParameter) -> str:
+    """For a value that is none of the choices: the one that is written much like it."""
+    from difflib import get_close_matches  # for mistakes alone
+
+    kind = error.param.type if error.param is not None else None
+    found = re.match(r"'(.*)' is not one of", error.message)
+    if not isinstance(kind, click.Choice) or found is None:
+        return ""
+    known = [str(choice) for choice in kind.choices]
+    begun = [choice for choice in known if choice.startswith(found[1])]
+    near = begun or get_close_matches(found[1], known, n=1)
+    return f"; did you mean {near[0]!r}?" if near else ""
 
 
 def login() -> str:
@@ -291,6 +357,8 @@ CODE = "code"
 """The name of the built-in tools, where others are named by their module."""
 STORE = "turnlog.store"
 """Where a command keeps the URL of the store that an agent brought along."""
+GIVEN, AGENT = "turnlog.given", "turnlog.agent"
+"""Where the command group finds what --store and --agent were."""
 
 SANDBOXES = ("workspace", "landlock", "none")
 _PREFIXES = {

@@ -61,6 +61,7 @@ def file_options(command: Callable[..., Any]) -> Callable[..., Any]:
             "files",
             multiple=True,
             metavar="PATH",
+            type=click.Path(readable=False),
             help="A picture, a PDF or a text file to send along, or its https:// address; - for standard "
             "input; can be repeated.",
         ),

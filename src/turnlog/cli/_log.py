@@ -338,8 +338,14 @@ def _words(message: Message) -> str:
 @click.option("--instructions", metavar="TEXT", help="What the recap has to keep.")
 @wait_option
 @store_option
+@json_option
 def compact_command(
-    session: str, model: str | None, instructions: str | None, wait: bool, store_url: str | None
+    session: str,
+    model: str | None,
+    instructions: str | None,
+    wait: bool,
+    store_url: str | None,
+    as_json: bool,
 ) -> None:
     """Fold a session now: long results become summaries, the oldest part becomes a digest.
 
@@ -365,6 +371,10 @@ def compact_command(
 
     doing = f"{safe(model)} writes a recap" if model else None
     entries = with_store(store_url, work, doing=doing)
+    if as_json:
+        for entry in entries:
+            write_json(entry)
+        return
     folds = [entry.payload for entry in entries if isinstance(entry, FoldEntry)]
     for fold in folds:
         out.print(f"folded: {fold.tokens_before} → {fold.tokens_after} tokens, estimated")

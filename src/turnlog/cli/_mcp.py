@@ -10,13 +10,13 @@ import click
 from turnlog.mcp import MCPServers, serve_http, serve_stdio
 from turnlog.system import TrustStore
 
-from ._agent import ask_for_trust, load_agent
+from ._agent import MODULE, ask_for_trust, load_agent
 from ._app import err, json_option, out, write_json
 from ._text import plain, safe
 
 
 @click.group("mcp", short_help="Serve an agent over MCP, or trust servers.", invoke_without_command=True)
-@click.option("--agent", "-a", "agent_name", metavar="MODULE:NAME", help="The agent to serve.")
+@click.option("--agent", "-a", "agent_name", metavar="MODULE:NAME", type=MODULE, help="The agent to serve.")
 @click.option(
     "--http", "port", metavar="PORT", type=click.IntRange(1, 65535), help="Serve over HTTP instead."
 )
@@ -50,7 +50,7 @@ def trust_command(file: str, yes: bool) -> None:
 
 
 @mcp_command.command("forget", short_help="Trust a file of servers no longer.")
-@click.argument("file", default=".mcp.json")
+@click.argument("file", type=click.Path(readable=False), default=".mcp.json")
 def forget_command(file: str) -> None:
     """Trust the servers that FILE names no longer."""
     known = TrustStore().forget("mcp", file)

@@ -12,7 +12,7 @@ from turnlog.contract import AgentError
 from turnlog.history import open_store
 
 from ._agent import agent_option, load_agent
-from ._app import err, store_option, store_url_of
+from ._app import err, store_option, store_url_of, write_json
 from ._text import safe
 
 
@@ -30,6 +30,7 @@ from ._text import safe
 )
 @click.option("--no-token", is_flag=True, help="Let everybody in who reaches the port of this machine.")
 @click.option("--open", "open_page", is_flag=True, help="Open the timeline in a browser.")
+@click.option("--json", "as_json", is_flag=True, help="Print the address and the token as a line of JSON.")
 def serve_command(
     agent_name: str | None,
     store_url: str | None,
@@ -38,6 +39,7 @@ def serve_command(
     token: str | None,
     no_token: bool,
     open_page: bool,
+    as_json: bool,
 ) -> None:
     """Show sessions in a browser: the timeline, what the model saw, approvals, branches. With --agent also
     run them: start, resume, send, abort.
@@ -59,6 +61,8 @@ def serve_command(
 
     def ready(address: str, shown: str | None) -> None:
         link = f"{address}#token={shown}" if shown is not None else address
+        if as_json:
+            write_json({"address": address, "token": shown})
         err.print(f"turnlog is at [bold]{safe(link)}[/]")
         err.print("[dim]Ctrl-C stops it; runs in progress are kept in the log and can be resumed.[/]")
         if open_page:

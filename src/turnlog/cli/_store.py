@@ -134,8 +134,15 @@ async def _read_images(store: Store, entries: Sequence[Entry]) -> dict[str, byte
 @click.option("--title", help="Title of the new session, for messages of another system.")
 @click.option("--trust", is_flag=True, help="Keep its open run and its approvals: only for your own exports.")
 @store_option
+@json_option
 def import_command(
-    file: str, form: str, session: str | None, title: str | None, trust: bool, store_url: str | None
+    file: str,
+    form: str,
+    session: str | None,
+    title: str | None,
+    trust: bool,
+    store_url: str | None,
+    as_json: bool,
 ) -> None:
     """Read a session from a file: what export wrote, or a conversation of another system."""
     try:
@@ -155,7 +162,10 @@ def import_command(
         name = with_store(
             store_url, lambda store: import_messages(store, new, messages, format=chosen, title=title)
         )
-    out.print(plain(name), markup=False)
+    if as_json:
+        write_json({"sessionId": name})
+    else:
+        out.print(plain(name), markup=False)
 
 
 def _read_messages(data: bytes, form: str) -> Any:
@@ -270,7 +280,8 @@ def purge_command(
 @click.option("--forks", is_flag=True, help="Erase the sessions that were forked from it too.")
 @click.option("--yes", is_flag=True, help="Do not ask.")
 @store_option
-def delete_command(session: str, forks: bool, yes: bool, store_url: str | None) -> None:
+@json_option
+def delete_command(session: str, forks: bool, yes: bool, store_url: str | None, as_json: bool) -> None:
     """Erase a session from the store's own files. This cannot be undone.
 
     A session whose past other sessions share is refused, unless they are erased too (--forks).
@@ -287,7 +298,10 @@ def delete_command(session: str, forks: bool, yes: bool, store_url: str | None) 
         await store.delete_session(session, forks="delete" if forks else "refuse")
 
     with_store(store_url, work)
-    out.print(f"erased {what}", markup=False)
+    if as_json:
+        write_json({"sessionId": session, "entries": named[0], "forks": named[1]})
+    else:
+        out.print(f"erased {what}", markup=False)
 
 
 async def _family(store: Store, session: str, forks: bool) -> tuple[int, list[str]]:

@@ -19,6 +19,8 @@ if TYPE_CHECKING:
     from ._export import fork as fork
     from ._export import import_jsonl as import_jsonl
     from ._memory import MemoryStore as MemoryStore
+    from ._names import default_store_url as default_store_url
+    from ._names import session_names as session_names
     from ._purge import purge as purge
     from ._purge import purge_scope as purge_scope
     from ._session import Session as Session
@@ -36,7 +38,6 @@ if TYPE_CHECKING:
     from ._timeline import Timeline as Timeline
     from ._timeline import TimelineReader as TimelineReader
     from ._timeline import timeline_of as timeline_of
-    from ._urls import default_store_url as default_store_url
     from ._urls import open_store as open_store
     from ._urls import show_url as show_url
     from ._verify import Problem as Problem
@@ -62,12 +63,13 @@ else:
             ".jsonl": "JsonlStore",
             "._memory": "MemoryStore",
             ".postgres": "PostgresStore",
+            "._names": "default_store_url session_names",
             "._purge": "purge purge_scope",
             "._session": "Session Subscriber log_written seal_entries",
             "._state": "BY_CHILD RECAP_FAILED CallState SessionState may_hold_images usage_of",
             ".sqlite": "SqliteStore",
             "._timeline": "RunSpan Step Timeline TimelineReader timeline_of",
-            "._urls": "default_store_url open_store show_url",
+            "._urls": "open_store show_url",
             "._verify": "Problem check_unchanged verify",
             "._views": "AgentState Announcing follow messages_of pending_in redaction_of visible_entries",
         },
