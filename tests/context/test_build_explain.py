@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+from typing import Any
+
 import pytest
 
 from context.context_log import CLAUDE, GPT, Log, call, spec
@@ -13,6 +16,7 @@ from turnlog.context import (
     ProjectionContext,
     diff_contexts,
     explain,
+    explain_all,
     plan_fold,
     preview_result,
     recall_text,
@@ -25,10 +29,12 @@ from turnlog.contract import (
     Entry,
     Fold,
     JsonObject,
+    Message,
     encode,
     try_get_section,
     user_message,
 )
+from turnlog.history import MemoryStore, import_jsonl, visible_entries
 
 LONG = "\n".join(f"line {n}: value_{n} = compute_{n}(alpha, beta)" for n in range(120))
 
@@ -188,6 +194,25 @@ def test_what_the_model_saw_at_any_call_can_be_shown_again() -> None:
     assert "a.py" not in encode(hidden.messages).decode()
     with pytest.raises(AgentError, match="it has 3"):
         explain(log.entries, 4)
+
+
+async def test_all_calls_are_shown_by_what_is_new_in_each() -> None:
+    """Over breaks and other models too; each golden log is read again in this way."""
+    for path in sorted((Path(__file__).parents[1] / "golden").rglob("*.jsonl")):
+        store = MemoryStore()
+        entries = visible_entries(await store.load(await import_jsonl(store, path.read_bytes(), trust=True)))
+        shown: list[Message] = []
+        origins: list[Any] = []
+        for step in explain_all(entries):
+            shown[step.known :] = step.added
+            origins[len(shown) - len(step.origins) :] = step.origins
+            view = explain(entries, step.call)
+            assert [(m.role, m.parts) for m in shown] == [(m.role, m.parts) for m in view.messages], path
+            assert [(each.first, each.kind) for each in origins] == [(o.first, o.kind) for o in view.origins]
+            assert (step.gauge, step.context_hash, step.redacted, step.folds, step.window, step.fold_at) == (
+                view.gauge, view.context_hash, view.redacted, view.folds, view.window, view.fold_at
+            )  # fmt: skip
+            assert (step.system_prompt, step.tool_specs) == (view.system_prompt, view.tool_specs)
 
 
 def test_two_contexts_are_compared_from_the_beginning() -> None:

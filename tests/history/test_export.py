@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import base64
+import hashlib
+import json
 import re
 from html.parser import HTMLParser
 from pathlib import Path
@@ -179,21 +181,26 @@ class _Tags(HTMLParser):
         self.tags: list[str] = []
         self.links: list[str] = []
         self.open: list[str] = []
-        self.text = ""
+        self.scripts: list[str] = []
+        self.style = ""
 
     def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
         self.tags.append(tag)
         self.links += [value or "" for name, value in attrs if name in ("src", "href", "action", "srcset")]
         assert not [name for name, _ in attrs if name.startswith("on")]
-        if tag not in ("meta", "img", "br"):
+        if tag == "script":
+            self.scripts.append("")
+        if tag not in ("meta", "img", "br", "link"):
             self.open.append(tag)
 
     def handle_endtag(self, tag: str) -> None:
         assert self.open.pop() == tag
 
     def handle_data(self, data: str) -> None:
-        if self.open[-1:] != ["style"]:
-            self.text += data
+        if self.open[-1:] == ["style"]:
+            self.style += data
+        elif self.open[-1:] == ["script"]:
+            self.scripts[-1] += data
 
 
 @pytest.mark.spec("H-12")
@@ -234,19 +241,25 @@ async def test_the_html_is_one_safe_file() -> None:
     parsed.feed(page)
     parsed.close()
     assert parsed.open == []
-    assert "script" not in parsed.tags
-    assert set(parsed.links) == {f"data:image/png;base64,{base64.b64encode(PNG).decode()}"}
-    assert parsed.tags.count("img") == len(attacks)
-    for attack in attacks:
-        assert parsed.text.count(attack) >= 5
-    assert "default-src 'none'" in page
-    assert "prefers-color-scheme: dark" in page
-    assert parsed.tags.count("details") == 3 * len(attacks)  # the instruction, a thought, a call
+    assert parsed.tags.count("script") == 2 and "img" not in parsed.tags  # the data, and the page's own
+    assert set(parsed.links) == {"data:,"}
+    policy = page.split('Content-Security-Policy" content="')[1].split('"')[0]
+    assert "default-src 'none'" in policy and "unsafe" not in policy and "http" not in policy
+    for kind, text in (("script", parsed.scripts[1]), ("style", parsed.style)):
+        digest = base64.b64encode(hashlib.sha256(text.encode()).digest()).decode()
+        assert f"{kind}-src 'sha256-{digest}'" in policy  # and nothing else runs
+    held = json.loads(parsed.scripts[0])
+    said = [
+        part["payload"].get("text") for entry in held["entries"] if entry["kind"] == "model_output"
+        for part in entry["payload"]["message"]["parts"]
+    ]  # fmt: skip
+    assert set(attacks) <= set(said)
+    assert list(held["pictures"].values()) == [f"data:image/png;base64,{base64.b64encode(PNG).decode()}"]
 
 
 async def test_an_empty_log_has_pages_too() -> None:
     assert render_markdown([]).startswith("# Conversation")
-    assert "<h1>Conversation</h1>" in render_html([])
+    assert "<title>Conversation</title>" in render_html([])
 
 
 async def test_failures_are_told_to_the_reader() -> None:

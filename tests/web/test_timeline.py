@@ -271,6 +271,77 @@ async def test_a_session_that_is_deleted_while_it_is_open_says_so(browser: Brows
     await page.wait_for_selector("text=This session is not here")
 
 
+@pytest.fixture
+async def chromium() -> AsyncIterator[Any]:
+    async with playwright.async_playwright() as driver:
+        launched = await driver.chromium.launch(executable_path=CHROMIUM, args=["--no-sandbox"])
+        yield launched
+        await launched.close()
+
+
+@in_browser
+async def test_an_exported_session_opens_from_a_file_and_asks_nobody(
+    chromium: Any, agent: Agent, tmp_path: Path
+) -> None:
+    text = "\n\n".join(PAYLOADS)
+    model = ScriptedModel([calls("look", place=text), text, EDIT])
+    async with Agent(model, tools=[look, edit_file], store=agent.store) as hostile:
+        await hostile.run(text, session="s1", title="</script><script>window.hit=1</script>")
+        await hostile.run("Please edit the store.", session="s1")
+    secret = next(entry for entry in await agent.session("s1").entries() if entry.kind == "model_input")
+    await agent.session("s1").fork(4, session="other")
+    await agent.session("s1").redact([secret.id], by="ann")
+    await agent.session("s1").export(tmp_path / "s1.html", format="html")
+    page = await chromium.new_page(viewport={"width": 1440, "height": 900})
+    opened = Browser(page, f"file://{tmp_path}")
+    refused: list[str] = []
+    page.on("console", lambda said: refused.append(said.text))
+    await opened.open("s1.html")
+    await page.wait_for_selector(".row.k-tool .ask")
+    card = await page.inner_text(".scroll .ask")
+    assert "with_key" in card and await page.locator(".ask button, .comp, .whatif, .top nav").count() == 0
+    assert "other" in await page.inner_text(".tree")
+    for key in "12345":
+        await page.keyboard.press(key)
+    await page.keyboard.press("g")
+    await page.keyboard.press("g")
+    await page.click(".row.k-tool >> nth=0")
+    await page.keyboard.press("3")
+    await page.keyboard.press("1")
+    await page.wait_for_selector(".detail :text('tokens sent to call 1')")
+    assert "[redacted]" in await page.inner_text(".conv")
+    assert await page.evaluate("window.hit") is None
+    assert PAYLOADS[0] in await page.inner_text(".conv")
+    await page.keyboard.press("Control+k")
+    await page.fill("dialog input", "with_key")
+    await page.wait_for_selector("dialog [role=option]")
+    await page.keyboard.press("Enter")
+    await page.wait_for_selector(".row.sel .ask, .row.sel.k-model")
+    assert opened.problems == [] and not [said for said in refused if "Content Security" in said]
+    assert [url for url in opened.asked if not url.startswith("data:")] == [f"file://{tmp_path}/s1.html"]
+
+
+@in_browser
+async def test_an_exported_session_is_printed_whole_and_read_without_scripts(
+    chromium: Any, agent: Agent, tmp_path: Path
+) -> None:
+    async with Agent(ScriptedModel([], default="Fine."), store=agent.store) as talker:
+        for number in range(60):
+            await talker.run(f"Question {number}", session="long")
+    await agent.session("long").export(tmp_path / "long.html", format="html")
+    page = await chromium.new_page(viewport={"width": 1440, "height": 900})
+    await page.goto(f"file://{tmp_path}/long.html")
+    await page.wait_for_selector(".row:has-text('Question 59')")
+    assert "Question 0\n" not in await page.inner_text(".conv")
+    await page.evaluate("dispatchEvent(new Event('beforeprint'))")
+    words = await page.inner_text(".conv")
+    assert all(f"Question {number}" in words for number in range(60))
+    plain = await chromium.new_page(java_script_enabled=False)
+    await plain.goto(f"file://{tmp_path}/long.html")
+    words = await plain.inner_text("noscript, .plain")
+    assert "Question 0" in words and "Question 59" in words
+
+
 def test_the_built_page_is_that_of_its_sources() -> None:
     """`npm run build` in web/ writes the hash of what it read."""
     web = ROOT / "web"

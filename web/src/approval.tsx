@@ -4,6 +4,7 @@
 import { useRef, useState } from "preact/hooks";
 
 import { type Pending, place, post, Problem, type Question } from "./api";
+import { inFile } from "./file";
 import { age, compact } from "./format";
 import { Icon, toolIcon } from "./icons";
 import { linkTo, type Waiting } from "./main";
@@ -103,7 +104,7 @@ export function Ask({ asked, online, onChange, inbox }: { asked: Pending; online
         </header>
       ) : (
         <header>
-          <Icon name="pause" /> <b>Waits for your decision</b>
+          <Icon name="pause" /> <b>{inFile ? "Waited for a decision" : "Waits for your decision"}</b>
           <span class="grow" />
           <span>
             {requested.reason ?? "a person decides"}
@@ -145,6 +146,7 @@ export function Ask({ asked, online, onChange, inbox }: { asked: Pending; online
           {problem}
         </p>
       )}
+      {!inFile && (
       <footer>
         <button class="btn pri approve" disabled={busy || !online} onClick={() => decide("approve")}>
           Approve {!inbox && <kbd>A</kbd>}
@@ -166,6 +168,7 @@ export function Ask({ asked, online, onChange, inbox }: { asked: Pending; online
           </button>
         )}
       </footer>
+      )}
     </section>
   );
 }

@@ -1,10 +1,11 @@
 // The conversation: one row for each step, of which only those near the screen are in the page.
 
-import type { ComponentChildren } from "preact";
+import { type ComponentChildren, options } from "preact";
 import { useCallback, useEffect, useLayoutEffect, useRef, useState } from "preact/hooks";
 
 import { type Entry, type Pending, type RunSpan, type Step } from "./api";
 import { Ask } from "./approval";
+import { inFile, picture } from "./file";
 import { clock, count, duration, money, resultText, tokens } from "./format";
 import { Icon, toolIcon } from "./icons";
 import { linkTo } from "./main";
@@ -32,6 +33,29 @@ function Thinking({ entry }: { entry?: Entry }) {
       ⋯ {text.length > 160 ? `${text.slice(0, 160)}…` : text}
     </p>
   ) : null;
+}
+
+const SHOWN = ["image/png", "image/jpeg", "image/gif", "image/webp"];
+
+function Files({ parts }: { parts: any[] }) {
+  const found = parts.filter((part) => part.kind === "image" || part.kind === "file_ref");
+  if (found.length === 0) return null;
+  return (
+    <div class="files">
+      {found.map(({ kind, payload }, at) => {
+        const name = payload.name ?? payload.path ?? "";
+        const kept = payload.url?.startsWith("blob:") ? picture(payload.url.slice(5)) : undefined;
+        const source = payload.data ? `data:${payload.mimeType};base64,${payload.data}` : kept;
+        return kind === "image" && source && SHOWN.includes(payload.mimeType) ? (
+          <img key={at} src={source} alt={name || "a picture"} loading="lazy" />
+        ) : (
+          <span key={at} class="chip">
+            <Icon name="file" /> {name || kind.replace("_ref", "")} {payload.mimeType && <small>{payload.mimeType}</small>}
+          </span>
+        );
+      })}
+    </div>
+  );
 }
 
 export interface RowProps {
@@ -106,6 +130,7 @@ function Body(props: RowProps): ComponentChildren {
           <div class="said" dir="auto">
             {text}
           </div>
+          <Files parts={found[0]?.payload?.message?.parts ?? []} />
         </>
       );
     }
@@ -162,9 +187,10 @@ function Body(props: RowProps): ComponentChildren {
           )}
           {step.status === "running" && props.progress && <pre class="out">{props.progress}</pre>}
           {open && text && <pre class="out">{text}</pre>}
+          <Files parts={Array.isArray(part?.payload.content) ? part.payload.content : []} />
           {child && (
-            <a class="childlink" href={linkTo(child)}>
-              <Icon name="child" /> Open its session <Icon name="right" />
+            <a class="childlink" href={inFile ? undefined : linkTo(child)}>
+              <Icon name="child" /> {inFile ? `Its session is ${child}` : "Open its session"} {!inFile && <Icon name="right" />}
             </a>
           )}
         </>
@@ -215,7 +241,7 @@ function Row(props: RowProps & { onSelect: () => void; onOpen: () => void; measu
       <div class="c">
         <Body {...props} />
         {props.branches.map(([seq, name]) => (
-          <a key={name} class="chip fork" href={linkTo(name)} title={`branches at entry ${seq}`}>
+          <a key={name} class="chip fork" href={inFile ? undefined : linkTo(name)} title={`branches at entry ${seq}`}>
             <Icon name="fork" /> {name}
           </a>
         ))}
@@ -257,6 +283,25 @@ export function Conversation(props: ConversationProps) {
   const [top, setTop] = useState(0);
   const [tall, setTall] = useState(800);
   const shift = useRef(0);
+  const [whole, setWhole] = useState(false);
+
+  useEffect(() => {
+    // On paper all rows are there. The page is drawn before this returns, since the browser prints then.
+    const draw = (now: boolean) => {
+      const before = options.debounceRendering;
+      options.debounceRendering = (work) => work();
+      setWhole(now);
+      options.debounceRendering = before;
+    };
+    const begin = () => draw(true);
+    const end = () => draw(false);
+    addEventListener("beforeprint", begin);
+    addEventListener("afterprint", end);
+    return () => {
+      removeEventListener("beforeprint", begin);
+      removeEventListener("afterprint", end);
+    };
+  }, []);
 
   const height = (step: Step) => heights.current.get(step.seq) ?? GUESS[step.kind] ?? 40;
   const offsets: number[] = new Array(steps.length + 1);
@@ -273,8 +318,8 @@ export function Conversation(props: ConversationProps) {
     }
     return Math.min(low, Math.max(0, steps.length - 1));
   };
-  const first = find(Math.max(0, top - NEAR));
-  const last = Math.min(steps.length - 1, find(top + tall + NEAR));
+  const first = whole ? 0 : find(Math.max(0, top - NEAR));
+  const last = whole ? steps.length - 1 : Math.min(steps.length - 1, find(top + tall + NEAR));
   const seen: [number, number] = [find(top + 4), find(top + tall - 4)];
 
   const measure = useCallback((seq: number, node: HTMLElement) => {
@@ -342,7 +387,7 @@ export function Conversation(props: ConversationProps) {
   const spots = [...props.branches];
   return (
     <div class="scroll" ref={box} onScroll={scrolled}>
-      <ol class="conv" aria-label="Conversation" style={{ height: `${total + 24}px` }}>
+      <ol class="conv" aria-label="Conversation" style={{ height: whole ? "auto" : `${total + 24}px` }}>
         <li aria-hidden="true" style={{ height: `${offsets[first]}px` }} />
         {steps.slice(first, last + 1).map((step) => (
           <Row

@@ -4,6 +4,7 @@ import { useEffect, useState } from "preact/hooks";
 
 import { ask, type Entry, place, type RunSpan, type Saw, type Step } from "./api";
 import { Arguments } from "./approval";
+import { inFile } from "./file";
 import { clock, count, duration, money, nameOf, resultText, textOf, tokens } from "./format";
 import { Icon } from "./icons";
 
@@ -167,7 +168,7 @@ function ToolTab({ step, entries }: { step: Step; entries: Map<number, Entry> })
       {part ? <pre class="raw" dir="auto">{resultText(part.payload)}</pre> : <p class="dim">Nothing yet.</p>}
       {outcome?.artifact && (
         <p>
-          <a href={`api/blobs/${encodeURIComponent(outcome.artifact)}`}>The whole output</a> is kept apart.
+          {inFile ? "The whole output" : <a href={`api/blobs/${encodeURIComponent(outcome.artifact)}`}>The whole output</a>} is kept apart.
         </p>
       )}
       {outcome?.traceback && <pre class="raw">{outcome.traceback}</pre>}
@@ -257,7 +258,7 @@ export function Detail(props: {
           <button class="btn whatif" onClick={props.onWhatIf}>
             <Icon name="fork" /> What if… <kbd>W</kbd>
           </button>
-        ) : (
+        ) : inFile ? null : (
           <button class="btn" onClick={props.onFork} title="A new session that shares the past up to here">
             <Icon name="fork" /> Branch here
           </button>

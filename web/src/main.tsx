@@ -4,6 +4,7 @@ import { render } from "preact";
 import { useCallback, useEffect, useState } from "preact/hooks";
 
 import { ask, type Pending, post, Problem, type Question } from "./api";
+import { inFile, ownId } from "./file";
 import { Compare } from "./compare";
 import { Icon, Mark } from "./icons";
 import { Inbox } from "./approval";
@@ -20,6 +21,7 @@ export type Place =
 
 function readPlace(): Place {
   const parts = location.hash.replace(/^#\/?/, "").split("/").map(decodeURIComponent);
+  if (inFile) return { page: "session", id: ownId, seq: Number(parts[2]) || undefined, tab: parts[3] };
   if (parts[0] === "s" && parts[1])
     return { page: "session", id: parts[1], seq: Number(parts[2]) || undefined, tab: parts[3] };
   if (parts[0] === "compare" && parts[2]) return { page: "compare", a: parts[1], b: parts[2] };
@@ -35,12 +37,29 @@ export interface Waiting {
 
 const THEMES = ["system", "light", "dark"];
 
+// A browser may refuse a file, or a visitor without cookies, a place to remember things.
+function remembered(): string | null {
+  try {
+    return localStorage.getItem("turnlog-theme");
+  } catch {
+    return null;
+  }
+}
+
+function remember(theme: string) {
+  try {
+    localStorage.setItem("turnlog-theme", theme);
+  } catch {
+    return;
+  }
+}
+
 function useTheme(): [string, () => void] {
-  const [theme, setTheme] = useState(localStorage.getItem("turnlog-theme") ?? "system");
+  const [theme, setTheme] = useState(remembered() ?? "system");
   useEffect(() => {
     if (theme === "system") delete document.documentElement.dataset.theme;
     else document.documentElement.dataset.theme = theme;
-    localStorage.setItem("turnlog-theme", theme);
+    remember(theme);
   }, [theme]);
   return [theme, () => setTheme(THEMES[(THEMES.indexOf(theme) + 1) % THEMES.length])];
 }
@@ -97,6 +116,7 @@ function App() {
       history.replaceState(null, "", location.pathname);
       post("/login", { token: decodeURIComponent(token[1]) }).then(look, () => setAllowed(false));
     } else look();
+    if (inFile) return () => removeEventListener("hashchange", moved);
     const timer = setInterval(() => document.visibilityState === "visible" && look(), 4000);
     return () => {
       removeEventListener("hashchange", moved);
@@ -113,8 +133,8 @@ function App() {
         setOver((now) => (now === "palette" ? "" : "palette"));
       } else if (event.key === "Escape") setOver("");
       else if (field || event.metaKey || event.ctrlKey || event.altKey) return;
-      else if (going && event.key === "s") location.hash = "#/";
-      else if (going && event.key === "i") location.hash = "#/inbox";
+      else if (going && !inFile && event.key === "s") location.hash = "#/";
+      else if (going && !inFile && event.key === "i") location.hash = "#/inbox";
       else if (event.key === "?") setOver("keys");
       else if (event.key === "t") nextTheme();
       else if (event.key === "/") {
@@ -135,13 +155,14 @@ function App() {
         Skip to the content
       </a>
       <header class="top">
-        <a class="brand" href="#/" aria-label="turnlog, sessions">
+        <a class="brand" href="#/" aria-label={inFile ? "turnlog" : "turnlog, sessions"}>
           <svg class="icon" viewBox="0 0 16 16" width="16" height="16" aria-hidden="true">
             <path d="M2 4h12M2 8h8M2 12h12" />
             <path class="dot" d="M12.500 8h1.500" />
           </svg>
           <span>turnlog</span>
         </a>
+        {!inFile && (
         <nav aria-label="Places">
           <a href="#/" aria-current={where.page !== "inbox" ? "page" : undefined}>
             Sessions
@@ -150,12 +171,13 @@ function App() {
             Inbox {count > 0 && <span class="count">{count}</span>}
           </a>
         </nav>
+        )}
         <span class="grow" />
         <button class="find" onClick={() => setOver("palette")} aria-label="Search or jump to">
-          <Icon name="search" /> <span>Search or jump to…</span> <kbd>⌘K</kbd>
+          <Icon name="search" /> <span>{inFile ? "Search this session…" : "Search or jump to…"}</span> <kbd>⌘K</kbd>
         </button>
         <span class={`link ${online ? "" : "off"}`} role="status">
-          <Mark kind={online ? "done" : "fail"} /> <span>{online ? "Connected" : "Disconnected"}</span>
+          <Mark kind={online ? "done" : "fail"} /> <span>{inFile ? "A file, to read" : online ? "Connected" : "Disconnected"}</span>
         </span>
         <button class="btn sq" onClick={() => setOver("keys")} aria-label="Keys">
           ?

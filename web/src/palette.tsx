@@ -3,6 +3,7 @@
 import { useEffect, useRef, useState } from "preact/hooks";
 
 import { ask, type Info } from "./api";
+import { inFile } from "./file";
 import { statusOf } from "./format";
 import { Mark } from "./icons";
 import { linkTo } from "./main";
@@ -29,19 +30,23 @@ function Over({ label, onClose, children }: { label: string; onClose: () => void
 
 export function Palette({ onClose }: { onClose: () => void }) {
   const [words, setWords] = useState("");
-  const [found, setFound] = useState<(Info & { seq?: number })[]>([]);
+  const [found, setFound] = useState<(Info & { seq?: number; text?: string })[]>([]);
   const [chosen, setChosen] = useState(0);
   useEffect(() => {
     const stop = new AbortController();
     const timer = setTimeout(async () => {
       const query = new URLSearchParams({ limit: "12" });
       if (words.trim()) query.set("q", words.trim());
-      const page = await ask<{ sessions: Info[]; hits?: { sessionId: string; seq?: number }[] }>(`/sessions?${query}`, {
+      const page = await ask<{ sessions: Info[]; hits?: { sessionId: string; seq?: number; text?: string }[] }>(`/sessions?${query}`, {
         signal: stop.signal,
       }).catch(() => undefined);
       if (!page) return;
-      const places = new Map((page.hits ?? []).map((hit) => [hit.sessionId, hit.seq]));
-      setFound(page.sessions.slice(0, 12).map((info) => ({ ...info, seq: places.get(info.sessionId) })));
+      const places = new Map((page.hits ?? []).map((hit) => [hit.sessionId, hit]));
+      setFound(
+        inFile
+          ? (page.hits ?? []).map((hit) => ({ ...page.sessions[0], seq: hit.seq, title: hit.text }))
+          : page.sessions.slice(0, 12).map((info) => ({ ...info, seq: places.get(info.sessionId)?.seq, text: places.get(info.sessionId)?.text })),
+      );
       setChosen(0);
     }, 120);
     return () => {
@@ -64,26 +69,27 @@ export function Palette({ onClose }: { onClose: () => void }) {
       <input
         class="pin"
         autofocus
-        placeholder="Search all sessions"
-        aria-label="Search all sessions"
+        placeholder={inFile ? "Search this session" : "Search all sessions"}
+        aria-label={inFile ? "Search this session" : "Search all sessions"}
         value={words}
         onInput={(event) => setWords(event.currentTarget.value)}
         onKeyDown={press}
       />
       <ul class="pal" role="listbox" aria-label="Sessions">
         {found.map((info, at) => (
-          <li key={info.sessionId} role="option" aria-selected={at === chosen} onClick={() => open(info)}>
+          <li key={`${info.sessionId} ${info.seq}`} role="option" aria-selected={at === chosen} onClick={() => open(info)}>
             <Mark kind={statusOf(info.status)[0]} /> <span dir="auto">{info.title ?? info.about ?? info.sessionId}</span>
             {info.seq !== undefined && <small>#{info.seq}</small>}
+            {info.text && <small class="hit" dir="auto">{info.text}</small>}
           </li>
         ))}
-        {found.length === 0 && <li class="dim">Nothing found</li>}
+        {found.length === 0 && <li class="dim">{words || !inFile ? "Nothing found" : "Type what you look for"}</li>}
       </ul>
     </Over>
   );
 }
 
-const KEYS: [string, string][] = [
+const KEYS: [string, string, boolean?][] = [
   ["j k", "next, previous step"],
   ["J K", "next, previous turn"],
   ["n N", "next, previous problem"],
@@ -93,15 +99,15 @@ const KEYS: [string, string][] = [
   ["e", "open or close the selected step"],
   ["m", "widths of the strip: steps, time, cost"],
   ["o", "outline"],
-  ["w", "what if"],
+  ["w", "what if", true],
   ["b", "branches"],
-  ["a", "focus Approve"],
-  ["d", "deny, with a note"],
-  ["i", "write"],
-  ["Space", "pause the run"],
+  ["a", "focus Approve", true],
+  ["d", "deny, with a note", true],
+  ["i", "write", true],
+  ["Space", "pause the run", true],
   ["f", "follow the end"],
   ["/ or ⌘K", "search and jump"],
-  ["g s, g i", "sessions, inbox"],
+  ["g s, g i", "sessions, inbox", true],
   ["t", "theme"],
   ["Esc", "close"],
 ];
@@ -111,7 +117,7 @@ export function Keys({ onClose }: { onClose: () => void }) {
     <Over label="Keys" onClose={onClose}>
       <h2>Keys</h2>
       <dl class="keys">
-        {KEYS.map(([key, what]) => (
+        {KEYS.filter(([, , server]) => !server || !inFile).map(([key, what]) => (
           <div key={key}>
             <dt>
               <kbd>{key}</kbd>
@@ -120,7 +126,11 @@ export function Keys({ onClose }: { onClose: () => void }) {
           </div>
         ))}
       </dl>
-      <p class="dim">No single key decides: <kbd>a</kbd> only moves to Approve.</p>
+      {!inFile && (
+        <p class="dim">
+          No single key decides: <kbd>a</kbd> only moves to Approve.
+        </p>
+      )}
       <button class="btn" onClick={onClose}>
         Close
       </button>

@@ -6,6 +6,7 @@ import { ask, type Entry, type Pending, place, post, Problem, type Saw, type Ses
 import { Answer } from "./approval";
 import { Conversation } from "./conversation";
 import { Detail, TABS } from "./detail";
+import { inFile } from "./file";
 import { duration, money, nameOf, statusOf } from "./format";
 import { Icon, Mark, toolIcon } from "./icons";
 import { linkTo } from "./main";
@@ -56,14 +57,14 @@ function Outline({ view, selected, onSelect, open }: { view: SessionView; select
         <div class="tree">
           <h2>
             Branches <span class="grow" />
-            {view.branches.length > 0 && (
+            {view.branches.length > 0 && !inFile && (
               <a class="btn" href={`#/compare/${encodeURIComponent(view.info.sessionId)}/${encodeURIComponent(view.branches[0].sessionId)}`}>
                 Compare
               </a>
             )}
           </h2>
           {view.info.parentSessionId && (
-            <a class="ol" href={linkTo(view.info.parentSessionId)}>
+            <a class="ol" href={inFile ? undefined : linkTo(view.info.parentSessionId)}>
               <Mark kind="ink" /> <span>{view.info.parentSessionId}</span>
             </a>
           )}
@@ -71,7 +72,7 @@ function Outline({ view, selected, onSelect, open }: { view: SessionView; select
             <Mark kind="ink" /> <b>{view.info.parentSessionId ? view.info.sessionId : "main"}</b>
           </span>
           {view.branches.map((branch) => (
-            <a key={branch.sessionId} class="ol twig" href={linkTo(branch.sessionId)}>
+            <a key={branch.sessionId} class="ol twig" href={inFile ? undefined : linkTo(branch.sessionId)}>
               <Mark kind={branch.status === "failed" ? "fail" : "fork"} /> <span>{branch.title && branch.title !== view.info.title ? branch.title : branch.sessionId}</span>
               {branch.forkedAt && <small>#{branch.forkedAt}</small>}
             </a>
@@ -119,6 +120,13 @@ export function SessionPage(props: { id: string; seq?: number; tab?: string; onl
     load();
   }, [load]);
 
+  useEffect(() => {
+    // A link, or a search, leads to another step of the same session.
+    if (props.seq === undefined || props.seq === selected) return;
+    setFollow(false);
+    setSelected(props.seq);
+  }, [props.seq]);
+
   // ── what is on screen ──
 
   const ensure = useCallback(
@@ -155,7 +163,7 @@ export function SessionPage(props: { id: string; seq?: number; tab?: string; onl
     since.current = Math.max(since.current, view.timeline.entries);
   }, [view]);
   useEffect(() => {
-    if (tail === 0) return;
+    if (tail === 0 || inFile) return;
     const source = new EventSource(`api${place(id)}/events?view=entries&after=${since.current * STRIDE}`);
     let held = "";
     let frame = 0;
@@ -401,9 +409,11 @@ export function SessionPage(props: { id: string; seq?: number; tab?: string; onl
               </span>
             ))}
         </span>
-        <a class="btn bare" href={`api${place(id)}/export?format=html`} download>
-          <Icon name="export" /> <span>Export</span>
-        </a>
+        {!inFile && (
+          <a class="btn bare" href={`api${place(id)}/export?format=html`} download>
+            <Icon name="export" /> <span>Export</span>
+          </a>
+        )}
       </div>
       <div class="strip">
         <Strip
@@ -463,6 +473,7 @@ export function SessionPage(props: { id: string; seq?: number; tab?: string; onl
               {trouble}
             </p>
           )}
+          {!inFile && (
           <form class="comp" onSubmit={say}>
             <input
               ref={words}
@@ -499,6 +510,7 @@ export function SessionPage(props: { id: string; seq?: number; tab?: string; onl
               </button>
             )}
           </form>
+          )}
         </main>
         <Detail
           id={id}

@@ -46,14 +46,26 @@ export function Strip(props: {
   const drawn = useMemo(() => {
     const steps = timeline.steps;
     const total = steps.reduce((sum, step) => sum + weight(step, widths), 0) || 1;
-    const tallest = Math.max(1, ...steps.map((step) => Math.log1p(step.ms ?? 0)));
-    const most = Math.max(1, ...steps.map((step) => step.input ?? 0));
+    const tallest = steps.reduce((most, step) => Math.max(most, Math.log1p(step.ms ?? 0)), 1);
+    const most = steps.reduce((most, step) => Math.max(most, step.input ?? 0), 1);
     const paths: Record<string, string> = {};
     const marks: { x: number; kind: string; text?: string }[] = [];
     const at = new Map<number, [number, number]>();
-    let saw = "";
-    let cached = "";
+    const saw: string[] = [];
+    const cached: string[] = [];
+    const bars: Record<string, string[]> = {};
+    let sent: Step | undefined;
+    let since = 0;
     let x = 0;
+    // The context stays as it is until the next call, or a fold.
+    const hold = (upto: number) => {
+      if (!sent?.input) return;
+      const y = 76 - (sent.input / most) * 26;
+      const c = 76 - ((sent.cached ?? 0) / most) * 26;
+      const to = Math.max(upto, since + 1).toFixed(2);
+      saw.push(`M${since.toFixed(2)} 76V${y.toFixed(2)}H${to}V76z`);
+      cached.push(`M${since.toFixed(2)} 76V${c.toFixed(2)}H${to}V76z`);
+    };
     const skip = Math.max(1, Math.ceil(steps.length / BARS));
     steps.forEach((step, index) => {
       const width = (weight(step, widths) / total) * WIDE;
@@ -66,31 +78,23 @@ export function Strip(props: {
         const name = step.decision && step.status !== "waiting" ? "decided" : colour(step);
         if (height > 0) {
           const w = step.kind === "input" ? 1.6 : wide;
-          paths[name] = `${paths[name] ?? ""}M${left.toFixed(2)} ${(34 - height).toFixed(2)}h${w.toFixed(2)}v${height.toFixed(2)}h${(-w).toFixed(2)}z`;
+          (bars[name] ??= []).push(`M${left.toFixed(2)} ${(34 - height).toFixed(2)}h${w.toFixed(2)}v${height.toFixed(2)}h${(-w).toFixed(2)}z`);
         }
       }
       if (step.status === "failed" || step.status === "unknown" || (step.attempts ?? 1) > 1) marks.push({ x: x + width / 2, kind: "failed" });
       if (step.kind === "fold")
         marks.push({ x: x + width / 2, kind: "fold", text: `fold −${tokens((step.before ?? 0) - (step.after ?? 0))}` });
-      for (const seq of step.entries) if (props.branches.has(seq)) marks.push({ x: x + width / 2, kind: "branch" });
-      if (step.kind === "model" && step.input) {
-        const y = 76 - (step.input / most) * 26;
-        const c = 76 - ((step.cached ?? 0) / most) * 26;
-        const to = x + width;
-        saw += `M${x.toFixed(2)} 76V${y.toFixed(2)}H${Math.max(to, x + 1).toFixed(2)}V76z`;
-        cached += `M${x.toFixed(2)} 76V${c.toFixed(2)}H${Math.max(to, x + 1).toFixed(2)}V76z`;
-        // The context stays as it is until the next call.
-        const next = steps.slice(index + 1).find((later) => later.kind === "model" || later.kind === "fold");
-        if (next) {
-          let far = x + width;
-          for (let ahead = index + 1; ahead < steps.length && steps[ahead] !== next; ahead += 1) far += (weight(steps[ahead], widths) / total) * WIDE;
-          saw += `M${to.toFixed(2)} 76V${y.toFixed(2)}H${far.toFixed(2)}V76z`;
-          cached += `M${to.toFixed(2)} 76V${c.toFixed(2)}H${far.toFixed(2)}V76z`;
-        }
+      if (props.branches.size) for (const seq of step.entries) if (props.branches.has(seq)) marks.push({ x: x + width / 2, kind: "branch" });
+      if (step.kind === "fold" || (step.kind === "model" && step.input)) {
+        hold(x);
+        sent = step.kind === "model" ? step : undefined;
+        since = x;
       }
       x += width;
     });
-    return { paths, marks, at, saw, cached, most };
+    hold(x);
+    for (const [name, parts] of Object.entries(bars)) paths[name] = parts.join("");
+    return { paths, marks, at, saw: saw.join(""), cached: cached.join(""), most };
   }, [timeline, widths, props.branches]);
 
   const chosen = props.selected !== undefined ? drawn.at.get(props.selected) : undefined;
@@ -122,15 +126,14 @@ export function Strip(props: {
         </div>
       </div>
       <div class="runs" aria-hidden="true">
-        {timeline.runs.map((run) => {
-          const first = timeline.steps.find((each) => each.run === run.number);
-          const left = first ? (drawn.at.get(first.seq)?.[0] ?? 0) : 0;
+        {timeline.runs.slice(-8).map((run) => {
+          const left = drawn.at.get(run.first)?.[0] ?? 0;
           return (
             <span key={run.runId} style={{ left: `${left / 10}%` }}>
               <b>Run {run.number}</b> <i>{[run.number === timeline.runs.length && props.status === "awaiting_human" ? "waits" : (run.status ?? "running"), duration(run.ms), money(run.cost)].filter(Boolean).join(" · ")}</i>
             </span>
           );
-        }).slice(-8)}
+        })}
       </div>
       <svg
         ref={box}

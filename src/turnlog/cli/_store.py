@@ -23,16 +23,10 @@ from turnlog.contract import (
     RedactionEntry,
     Store,
 )
-from turnlog.history import export_jsonl, import_jsonl, named_blobs, show_url, verify, visible_entries
-from turnlog.loop import probe_sandbox, purge_entries, redact_entries
+from turnlog.history import import_jsonl, show_url, verify
+from turnlog.loop import ExportFormat, open_session, probe_sandbox, purge_entries, redact_entries
 from turnlog.system import SystemIds
-from turnlog.transcript import (
-    MessageFormat,
-    export_messages,
-    import_messages,
-    render_html,
-    render_markdown,
-)
+from turnlog.transcript import MessageFormat, import_messages
 
 from ._app import (
     FAILED,
@@ -59,26 +53,21 @@ _MESSAGES = ("openai", "anthropic", "langchain")
 @click.option(
     "--format",
     "form",
-    type=click.Choice(["jsonl", "markdown", "html", *_MESSAGES]),
+    type=click.Choice(["jsonl", "html", "markdown", *_MESSAGES]),
     default="jsonl",
     show_default=True,
 )
 @click.option("--output", "-o", type=click.Path(dir_okay=False), help="Default: standard output.")
 @store_option
 def export_command(session: str, form: str, output: str | None, store_url: str | None) -> None:
-    """Write a session as JSON lines, as a page to read, or as the messages of another system."""
+    """Write a session as JSON lines, as a page to read, or as the messages of another system.
+
+    html is the timeline of 'turnlog serve' in one file, which opens without a server; markdown is the
+    conversation alone.
+    """
 
     async def work(store: Store) -> bytes:
-        if form == "jsonl":
-            return await export_jsonl(store, session)
-        entries = visible_entries(await store.load(session))
-        if form == "markdown":
-            return render_markdown(entries).encode()
-        blobs = await _read_images(store, entries)
-        if form == "html":
-            return render_html(entries, blobs=blobs).encode()
-        made = export_messages(entries, format=cast("MessageFormat", form), blobs=blobs)
-        return json.dumps(made, ensure_ascii=False, indent=2).encode() + b"\n"
+        return await open_session(store, session).export(format=cast("ExportFormat", form))
 
     data = with_store(store_url, work)
     if output is None:
@@ -107,17 +96,6 @@ def _write_private(path: Path, data: bytes) -> None:
         if os.name != "nt" and path.is_file():
             os.fchmod(fresh, 0o600)
         file.write(data)
-
-
-async def _read_images(store: Store, entries: Sequence[Entry]) -> dict[str, bytes]:
-    """The bytes of every image shown; one that is gone is left to its place."""
-    found: dict[str, bytes] = {}
-    for name in {name for entry in entries for name in named_blobs(entry)}:
-        try:
-            found[name] = await store.get_blob(name)
-        except AgentError as error:
-            err.print(f"[yellow]{error.code}[/]: {safe(error.message)}")
-    return found
 
 
 @click.command("import", short_help="Read a session from a file.")

@@ -1,6 +1,6 @@
 """Entries in, request out, pure: sections and levels of detail, folds, pairing, budget, tokens."""
 
-from ._explain import ContextDiff, ContextView, diff_contexts, explain, gauge
+from ._explain import CallStep, ContextDiff, ContextView, diff_contexts, explain, explain_all, gauge
 from ._lane import ContextStats, ModelContext, PictureCache
 from ._manager import (
     ContextBuildResult,
@@ -30,6 +30,7 @@ from ._shrink import FoldDraft
 
 __all__ = [
     "CACHE_LIFETIME",
+    "CallStep",
     "MAX_OVERFLOW_STEPS",
     "ContextBuildResult",
     "ContextDiff",
@@ -52,6 +53,7 @@ __all__ = [
     "Vocabulary",
     "diff_contexts",
     "explain",
+    "explain_all",
     "extract_words",
     "fold_threshold",
     "gauge",

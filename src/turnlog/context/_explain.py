@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
 from turnlog.contract import (
     AgentError,
@@ -16,12 +16,12 @@ from turnlog.contract import (
     encode,
 )
 
-from ._lane import ContextStats, ModelContext, wire_of
+from ._lane import ContextStats, Lane, ModelContext, wire_of
 from ._options import ContextOptions, fold_threshold, weigh
 from ._planner import FoldPlanner
 from ._projection import Projection
 from ._render import hidden_ids
-from ._units import InputUnit, OutputUnit, ResultsUnit, TextKind, TextUnit
+from ._units import InputUnit, OutputUnit, ResultsUnit, TextKind, TextUnit, Unit
 
 _TEXT_NAMES: dict[TextKind, str] = {
     "segment": "segments",
@@ -124,6 +124,8 @@ def explain(
         projection.step(entry)
     context = projection.emit(started.payload.target)
     limits = FoldPlanner(projection, target=started.payload.target).known_limits()
+    filling = _Filling()
+    filling.take(projection, started.payload.target)
     return ContextView(
         call=number,
         entry_id=started.id,
@@ -139,92 +141,189 @@ def explain(
         matches=context.context_hash == started.payload.context_hash,
         redacted=any(entry.id in hidden for entry in entries[:position]),
         stats=context.stats,
-        gauge=gauge(projection, started.payload.target),
+        gauge=filling.parts(projection, started.payload.target),
         window=limits.window,
         fold_at=fold_threshold(projection.options, limits) if projection.options.fold else None,
         folds=sum(isinstance(entry, FoldEntry) for entry in entries[:position]),
-        origins=_origins(projection, started.payload.target),
+        origins=filling.origins,
     )
 
 
-def _origins(projection: Projection, target: ModelInvocationDescriptor) -> list[MessageOrigin]:
-    found: list[MessageOrigin] = []
-    for unit, message in projection.lane(target).pairs(projection.units):
-        tokens = projection.meter.tokens(weigh(message, len(wire_of(message)), projection.options), target)
-        folded = False
+class CallStep(Value, frozen=True, kw_only=True):
+    """One call of all calls of a log: as :class:`ContextView`, but of the messages only those that are new.
+    The first ``known`` are those of the call before, unchanged. ``origins`` are those of the last messages,
+    as many as may differ from the call before. ``head_changed``: the system prompt or the tools are others
+    than there."""
+
+    call: int
+    entry_id: str
+    target: ModelInvocationDescriptor
+    system_prompt: str | None
+    tool_specs: list[ToolSpec]
+    head_changed: bool
+    known: int
+    added: list[Message]
+    origins: list[MessageOrigin]
+    context_hash: str
+    recorded_hash: str
+    redacted: bool
+    gauge: list[GaugePart]
+    window: int | None = None
+    fold_at: int | None = None
+    folds: int
+
+
+def explain_all(entries: Sequence[Entry], *, options: ContextOptions | None = None) -> Iterator[CallStep]:
+    """What the model saw at every call of the log, in order, for the cost of reading it once: a call costs
+    what is new in it. ``entries`` are the visible ones."""
+    hidden = hidden_ids(entries)
+    projection = Projection(options, hidden=hidden)
+    fillings: dict[Lane, _Filling] = {}
+    shown: list[Message] = []
+    head: tuple[str | None, list[ToolSpec]] | None = None
+    last: Lane | None = None
+    number = folds = breaks = 0
+    redacted = False
+    for entry in entries:
+        if isinstance(entry, ModelCallStartedEntry):
+            number += 1
+            target = entry.payload.target
+            context = projection.emit(target)
+            lane = projection.lane(target)
+            if projection.breaks != breaks:
+                breaks, fillings = projection.breaks, {}  # the lanes before a break are gone
+            filling = fillings.setdefault(lane, _Filling())
+            filling.take(projection, target)
+            grown, last = lane is last, lane
+            known = len(shown) if grown else _common(shown, context.messages)
+            limits = FoldPlanner(projection, target=target).known_limits()
+            before, head = head, (context.system_prompt, context.tool_specs)
+            yield CallStep(
+                call=number,
+                entry_id=entry.id,
+                target=target,
+                system_prompt=context.system_prompt,
+                tool_specs=context.tool_specs,
+                head_changed=before is not None and before != head,
+                known=known,
+                added=list(context.messages[known:]),
+                origins=filling.origins[known if grown else 0 :],
+                context_hash=context.context_hash,
+                recorded_hash=entry.payload.context_hash,
+                redacted=redacted,
+                gauge=filling.parts(projection, target),
+                window=limits.window,
+                fold_at=fold_threshold(projection.options, limits) if projection.options.fold else None,
+                folds=folds,
+            )
+            shown[known:] = context.messages[known:]
+        projection.step(entry)
+        folds += isinstance(entry, FoldEntry)
+        redacted = redacted or entry.id in hidden
+
+
+def _common(earlier: Sequence[Message], later: Sequence[Message]) -> int:
+    """How many messages both begin with."""
+    common = 0
+    for left, right in zip(earlier, later, strict=False):
+        if left is not right and wire_of(left) != wire_of(right):
+            break
+        common += 1
+    return common
+
+
+class _Filling:
+    """What fills one lane, by kind, and where each of its messages comes from; taken in as the lane grows."""
+
+    def __init__(self) -> None:
+        self.origins: list[MessageOrigin] = []
+        self._weights: dict[str, tuple[int, int]] = {}
+        self._seen = (0, 0)
+
+    def take(self, projection: Projection, target: ModelInvocationDescriptor | None) -> int:
+        """Take in what is new in the lane of ``target``; how many messages that is."""
+        lane = projection.lane(target)
+        before = len(self.origins)
+        for unit, message in lane.pairs(projection.units, self._seen):
+            weight = weigh(message, len(wire_of(message)), projection.options)
+            self._count(unit, message, weight, projection.options)
+            tokens = projection.meter.tokens(weight, target)
+            self.origins.append(_origin(unit, message, tokens))
+        self._seen = (lane.position, len(lane.messages))
+        return len(self.origins) - before
+
+    def _add(self, kind: str, weight: int) -> None:
+        if weight:
+            total, count = self._weights.get(kind, (0, 0))
+            self._weights[kind] = (total + weight, count + 1)
+
+    def _count(self, unit: Unit, message: Message, weight: int, options: ContextOptions) -> None:
         match unit:
             case InputUnit():
-                kind, folded = "user", unit.level.grain != "live"
+                self._add("user" if unit.level.grain == "live" else "user, folded", weight)
             case OutputUnit():
-                kind = "assistant"
+                bare = unit.render()
+                plain = weigh(bare, len(wire_of(bare)), options)
+                self._add("assistant", plain)
+                self._add("thinking", weight - plain)
             case ResultsUnit():
-                kind = "tool results"
-                calls = [part.payload.tool_call_id for part in message.tool_results]
-                folded = any(unit.level(call).grain != "live" for call in calls)
+                for part in message.tool_results:
+                    live = unit.level(part.payload.tool_call_id).grain == "live"
+                    self._add("tool results" if live else "tool results, folded", len(encode(part)))
             case TextUnit():
-                kind, folded = _TEXT_NAMES[unit.kind], unit.kind == "segment"
-        found.append(
-            MessageOrigin(first=unit.first_seq, last=unit.last_seq, tokens=tokens, kind=kind, folded=folded)
-        )
-    return found
+                self._add(_TEXT_NAMES[unit.kind], weight)
+
+    def parts(self, projection: Projection, target: ModelInvocationDescriptor | None) -> list[GaugePart]:
+        head = projection.head
+        prompt = len((head.system_prompt or "").encode())
+        specs = [len(encode(spec)) for spec in head.tool_specs]
+        weights = {"system prompt": (prompt, 1), "tools": (sum(specs), len(specs)), **self._weights}
+        total = sum(weight for weight, _ in weights.values()) or 1
+        found = [
+            GaugePart(
+                kind=kind,
+                tokens=projection.meter.tokens(weight, target),
+                share=round(weight / total, 4),
+                count=count,
+            )
+            for kind, (weight, count) in weights.items()
+            if weight
+        ]
+        return sorted(found, key=lambda part: (-part.tokens, part.kind))
+
+
+def _origin(unit: Unit, message: Message, tokens: int) -> MessageOrigin:
+    folded = False
+    match unit:
+        case InputUnit():
+            kind, folded = "user", unit.level.grain != "live"
+        case OutputUnit():
+            kind = "assistant"
+        case ResultsUnit():
+            kind = "tool results"
+            calls = [part.payload.tool_call_id for part in message.tool_results]
+            folded = any(unit.level(call).grain != "live" for call in calls)
+        case TextUnit():
+            kind, folded = _TEXT_NAMES[unit.kind], unit.kind == "segment"
+    return MessageOrigin(first=unit.first_seq, last=unit.last_seq, tokens=tokens, kind=kind, folded=folded)
 
 
 def gauge(projection: Projection, target: ModelInvocationDescriptor | None = None) -> list[GaugePart]:
     """What fills the window, by kind, the largest first."""
-    weights: dict[str, list[int]] = {}
-
-    def count(kind: str, weight: int) -> None:
-        if weight:
-            weights.setdefault(kind, []).append(weight)
-
-    head = projection.head
-    count("system prompt", len((head.system_prompt or "").encode()))
-    for spec in head.tool_specs:
-        count("tools", len(encode(spec)))
-    for unit, message in projection.lane(target).pairs(projection.units):
-        weight = weigh(message, len(wire_of(message)), projection.options)
-        match unit:
-            case InputUnit():
-                count("user" if unit.level.grain == "live" else "user, folded", weight)
-            case OutputUnit():
-                bare = unit.render()
-                plain = weigh(bare, len(wire_of(bare)), projection.options)
-                count("assistant", plain)
-                count("thinking", weight - plain)
-            case ResultsUnit():
-                for part in message.tool_results:
-                    live = unit.level(part.payload.tool_call_id).grain == "live"
-                    count("tool results" if live else "tool results, folded", len(encode(part)))
-            case TextUnit():
-                count(_TEXT_NAMES[unit.kind], weight)
-    total = sum(sum(values) for values in weights.values()) or 1
-    parts = [
-        GaugePart(
-            kind=kind,
-            tokens=projection.meter.tokens(sum(values), target),
-            share=round(sum(values) / total, 4),
-            count=len(values),
-        )
-        for kind, values in weights.items()
-    ]
-    return sorted(parts, key=lambda part: (-part.tokens, part.kind))
+    filling = _Filling()
+    filling.take(projection, target)
+    return filling.parts(projection, target)
 
 
 def diff_contexts(earlier: ModelContext, later: ModelContext) -> ContextDiff:
     """Where two contexts part, counted in messages and bytes from the beginning."""
     head_changed = (earlier.system_prompt, earlier.tool_specs) != (later.system_prompt, later.tool_specs)
-    common = size = 0
-    for left, right in zip(earlier.messages, later.messages, strict=False):
-        wire = wire_of(left)
-        if left is not right and wire != wire_of(right):
-            break
-        common += 1
-        size += len(wire)
+    common = _common(earlier.messages, later.messages)
     return ContextDiff(
         grown=not head_changed and common == len(earlier.messages),
         head_changed=head_changed,
         common_messages=common,
-        common_bytes=size,
+        common_bytes=sum(len(wire_of(message)) for message in later.messages[:common]),
         removed=list(earlier.messages[common:]),
         added=list(later.messages[common:]),
     )

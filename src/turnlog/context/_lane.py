@@ -139,11 +139,12 @@ class Lane:
             self._unhashed.clear()
         return self._hash
 
-    def pairs(self, units: Sequence[Unit]) -> Iterator[tuple[Unit, Message]]:
-        """Each unit that was sent, with the message it became."""
-        shown = iter(self.messages)
+    def pairs(self, units: Sequence[Unit], after: tuple[int, int] = (0, 0)) -> Iterator[tuple[Unit, Message]]:
+        """Each unit that was sent, with the message it became; ``after`` are the units and the messages to
+        leave out."""
+        shown = islice(self.messages, after[1], None)
         message = next(shown, None)
-        for unit in units[: self.position]:
+        for unit in units[after[0] : self.position]:
             if message is not None and (
                 message is unit.render() or (type(unit) is OutputUnit and message is unit.full)
             ):

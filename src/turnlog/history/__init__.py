@@ -49,6 +49,7 @@ if TYPE_CHECKING:
     from ._views import messages_of as messages_of
     from ._views import pending_in as pending_in
     from ._views import redaction_of as redaction_of
+    from ._views import screens_in as screens_in
     from ._views import visible_entries as visible_entries
     from .jsonl import JsonlStore as JsonlStore
     from .postgres import PostgresStore as PostgresStore
@@ -71,6 +72,8 @@ else:
             "._timeline": "RunSpan Step Timeline TimelineReader timeline_of",
             "._urls": "open_store show_url",
             "._verify": "Problem check_unchanged verify",
-            "._views": "AgentState Announcing follow messages_of pending_in redaction_of visible_entries",
+            "._views": (
+                "AgentState Announcing follow messages_of pending_in redaction_of screens_in visible_entries"
+            ),
         },
     )

@@ -32,6 +32,7 @@ from ..contract import (
     digest,
     encode,
     try_get_section,
+    without_live_screen,
 )
 from ._blank import PLACEHOLDER, blank_payload
 from ._copies import Copies, copies_of, trim
@@ -84,6 +85,29 @@ def pending_in(session_id: str, state: SessionState) -> list[PendingApproval]:
         )
         for entry in sorted(asked, key=lambda entry: entry.seq)
     ]
+
+
+def screens_in(entries: Iterable[Entry]) -> Iterator[tuple[int, str]]:
+    """The widgets' screen wherever the log shows another one than before, with the number of the entry."""
+    last: str | None = None
+    for entry in entries:
+        for live in _live_sections(entry):
+            _, screen = without_live_screen(live)
+            if screen is not None and screen != last:
+                last = screen
+                yield entry.seq, screen
+
+
+def _live_sections(entry: Entry) -> Iterator[Any]:
+    match entry:
+        case ModelInputEntry() if entry.payload.sections is not None:
+            yield entry.payload.sections.live
+        case ToolResultsEntry():
+            for outcome in entry.payload.outcomes:
+                if outcome.sections is not None:
+                    yield outcome.sections.live
+        case _:
+            pass
 
 
 class Transcript:

@@ -32,6 +32,7 @@ if TYPE_CHECKING:
     from ._events import STRIDE as STRIDE
     from ._events import EventReader as EventReader
     from ._folds import Memory as Memory
+    from ._handle import ExportFormat as ExportFormat
     from ._handle import Session as Session
     from ._handle import StoredSession as StoredSession
     from ._handle import open_session as open_session
@@ -113,7 +114,7 @@ else:
             "._lease": "SessionLease",
             "._options": "AnyInput RunOptions said_by",
             "._open_sessions": "LoopParts OpenRun SessionOptions",
-            "._handle": "Session StoredSession open_session",
+            "._handle": "ExportFormat Session StoredSession open_session",
             "._handoff": "Handoff",
             "._stream": "Run RunStream SyncRunStream",
             "._views": "Glance Hit Log Logs Saw call_at saw screen_at words_of",

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+import json
 from collections.abc import AsyncIterator
+from contextlib import suppress
 from pathlib import Path
-from typing import Any, Generic, Literal, overload
+from typing import Any, Generic, Literal, TypeAlias, get_args, overload
 
 from typing_extensions import TypeVar, Unpack
 
@@ -24,7 +26,7 @@ from turnlog.contract import (
     RunResult,
     Store,
 )
-from turnlog.history import AgentState, export_jsonl, messages_of, visible_entries
+from turnlog.history import AgentState, export_jsonl, messages_of, named_blobs, visible_entries
 from turnlog.models import Model, ModelConfig, ModelRequest, load_model
 from turnlog.tools import OutputType, ToolExecutor, ToolRegistry
 
@@ -60,6 +62,8 @@ from ._stored import (
 from ._stream import Run, RunStream
 
 T = TypeVar("T", default=str)
+
+ExportFormat: TypeAlias = Literal["jsonl", "html", "markdown", "openai", "anthropic", "langchain"]
 
 
 class StoredSession:
@@ -202,13 +206,36 @@ class StoredSession:
         parts = self._loop.parts
         return await replay(self._store, self.session_id, options=parts.options, widgets=parts.widgets)
 
-    async def export(self, path: str | Path | None = None) -> bytes:
-        """The log as JSONL; written to ``path`` too, when one is given. ``turnlog.transcript`` renders
-        Markdown and HTML."""
-        data = await export_jsonl(self._store, self.session_id)
+    async def export(self, path: str | Path | None = None, *, format: ExportFormat = "jsonl") -> bytes:
+        """The session as a file; written to ``path`` too, when one is given. ``jsonl`` is the log itself,
+        ``html`` the timeline in one file that needs no server, ``markdown`` the conversation to read; the
+        others are the messages as those systems write them."""
+        data = await self._export(format)
         if path is not None:
             await asyncio.to_thread(Path(path).write_bytes, data)
         return data
+
+    async def _export(self, format: ExportFormat) -> bytes:
+        store, name = self._store, self.session_id
+        if format not in get_args(ExportFormat):
+            known = ", ".join(get_args(ExportFormat))
+            raise AgentError("ConfigInvalid", f"format is {format!r}; it is one of {known}")
+        if format == "jsonl":
+            return await export_jsonl(store, name)
+        from turnlog.transcript import export_messages, render_html, render_markdown  # as few need it
+
+        entries = visible_entries(await store.load(name))
+        if format == "markdown":
+            return render_markdown(entries).encode()
+        blobs: dict[str, bytes] = {}
+        for blob in sorted({blob for entry in entries for blob in named_blobs(entry)}):
+            with suppress(AgentError):  # one that is gone is shown by its name
+                blobs[blob] = await store.get_blob(blob)
+        if format == "html":
+            branches = await store.sessions(parent=name)
+            return (await asyncio.to_thread(render_html, entries, blobs=blobs, branches=branches)).encode()
+        made = export_messages(entries, format=format, blobs=blobs)
+        return json.dumps(made, ensure_ascii=False, indent=2).encode() + b"\n"
 
     async def compare(self, other: StoredSession | str) -> Comparison:
         """This session beside another: what they share, and how each continues."""

@@ -4,8 +4,7 @@ saw. Logs that were read are kept for the next question."""
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Iterator, Sequence
-from typing import Any
+from collections.abc import Sequence
 
 from turnlog.context import ContextView, diff_contexts
 from turnlog.contract import (
@@ -26,9 +25,8 @@ from turnlog.contract import (
     ToolResultsEntry,
     Value,
     encode,
-    without_live_screen,
 )
-from turnlog.history import Step, Timeline, TimelineReader, visible_entries
+from turnlog.history import Step, Timeline, TimelineReader, screens_in, visible_entries
 
 from ._stored import explain
 
@@ -252,21 +250,5 @@ def call_at(log: Log, seq: int) -> int:
 
 def screen_at(log: Log, seq: int) -> str | None:
     """The widgets' screen as it stood after entry ``seq``."""
-    for entry in reversed(log.visible[:seq]):
-        for sections in _sections_in(entry):
-            _, screen = without_live_screen(sections)
-            if screen is not None:
-                return screen
-    return None
-
-
-def _sections_in(entry: Entry) -> Iterator[Any]:
-    match entry:
-        case ModelInputEntry() if entry.payload.sections is not None:
-            yield entry.payload.sections.live
-        case ToolResultsEntry():
-            for outcome in reversed(entry.payload.outcomes):
-                if outcome.sections is not None:
-                    yield outcome.sections.live
-        case _:
-            pass
+    shown = [screen for _, screen in screens_in(log.visible[:seq])]
+    return shown[-1] if shown else None

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from contextlib import suppress
 from pathlib import PurePath
 from typing import Annotated, Any, Literal, cast
 
@@ -22,9 +21,9 @@ from turnlog.contract import (
     Value,
     encode,
 )
-from turnlog.history import AgentState, Timeline, export_jsonl, named_blobs
-from turnlog.loop import Comparison, Glance, Hit, PendingAnswer, Saw, call_at, saw, screen_at
-from turnlog.transcript import MessageFormat, export_messages, render_html, render_markdown
+from turnlog.history import AgentState, Timeline
+from turnlog.loop import Comparison, ExportFormat, Glance, Hit, PendingAnswer, Saw, call_at, saw, screen_at
+from turnlog.transcript import picture_type
 
 from ._app import Call, Count, Endpoint, In, Name, Place, login_cookie
 from ._guard import Problem
@@ -292,27 +291,20 @@ async def compare_sessions(call: Call) -> Comparison:
 
 
 class ExportQuery(In, frozen=True):
-    format: Literal["jsonl", "html", "markdown", "openai", "anthropic"] = "jsonl"
+    format: ExportFormat = "jsonl"
+
+
+_FILES: dict[ExportFormat, tuple[str, str]] = {
+    "jsonl": ("application/jsonl", "jsonl"),
+    "html": ("text/html; charset=utf-8", "html"),
+    "markdown": ("text/markdown; charset=utf-8", "md"),
+}
 
 
 async def export_session(call: Call) -> Response:
-    kind: str = call.query.format
-    store, session_id = call.server.store, call.session_id
-    if kind == "jsonl":
-        return _download(await export_jsonl(store, session_id), "application/jsonl", f"{session_id}.jsonl")
-    entries = (await call.server.logs.get(session_id)).visible
-    if kind == "markdown":
-        data = render_markdown(entries).encode()
-        return _download(data, "text/markdown; charset=utf-8", f"{session_id}.md")
-    blobs: dict[str, bytes] = {}
-    for name in {name for entry in entries for name in named_blobs(entry)}:
-        with suppress(AgentError):  # one that is gone is shown by its name
-            blobs[name] = await store.get_blob(name)
-    if kind == "html":
-        data = render_html(entries, blobs=blobs).encode()
-        return _download(data, "text/html; charset=utf-8", f"{session_id}.html")
-    data = encode(export_messages(entries, format=cast("MessageFormat", kind), blobs=blobs))
-    return _download(data, "application/json", f"{session_id}.json")
+    form: ExportFormat = call.query.format
+    kind, ending = _FILES.get(form, ("application/json", "json"))
+    return _download(await call.session.export(format=form), kind, f"{call.session_id}.{ending}")
 
 
 def _download(data: bytes, kind: str, name: str) -> Response:
@@ -321,13 +313,6 @@ def _download(data: bytes, kind: str, name: str) -> Response:
 
 
 # ── bytes ──
-
-
-def _kind_of(data: bytes) -> str | None:
-    for start, kind in ((b"\x89PNG", "image/png"), (b"\xff\xd8", "image/jpeg"), (b"GIF8", "image/gif")):
-        if data.startswith(start):
-            return kind
-    return "image/webp" if data[:4] == b"RIFF" and data[8:12] == b"WEBP" else None
 
 
 class Stored(Value, frozen=True, kw_only=True):
@@ -351,7 +336,7 @@ async def blob(call: Call) -> Response:
         if "blob" not in error.meta:
             raise
         raise Problem(404, "NoBytes", error.message) from error
-    kind = _kind_of(data)
+    kind = picture_type(data)
     headers = {"cache-control": "private, max-age=31536000, immutable"}
     if kind is None:
         headers["content-disposition"] = f'attachment; filename="{name}"'

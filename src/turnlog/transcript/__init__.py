@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 from .._lazy import lazy
 
 if TYPE_CHECKING:
+    from ._html import picture_type as picture_type
     from ._html import render_html as render_html
     from ._markdown import render_markdown as render_markdown
     from ._messages import MessageFormat as MessageFormat
@@ -16,7 +17,7 @@ else:
     __getattr__, __dir__ = lazy(
         __name__,
         {
-            "._html": "render_html",
+            "._html": "picture_type render_html",
             "._markdown": "render_markdown",
             "._messages": "MessageFormat export_messages import_messages",
         },

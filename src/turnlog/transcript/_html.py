@@ -1,237 +1,183 @@
-"""A conversation to read, as one HTML file that loads nothing from anywhere."""
+"""A session as one HTML file: the timeline with its data inside, which opens without a server and loads
+nothing from anywhere."""
 
 from __future__ import annotations
 
 import base64
-from collections.abc import Iterator, Mapping, Sequence
+import hashlib
+from collections.abc import Mapping, Sequence
 from html import escape
 from importlib.resources import files
-from string import Template
+from typing import Any
 
+import msgspec
+
+from turnlog.context import explain_all
 from turnlog.contract import (
-    ApprovalDecidedEntry,
+    AgentError,
     Entry,
-    FileRefPart,
-    ImagePart,
-    JsonObject,
     Message,
-    MessagePart,
-    ModelCallFailedEntry,
     ModelInputEntry,
     ModelOutputEntry,
-    RunEndedEntry,
-    SystemPromptEntry,
-    TextPart,
-    ThinkingPart,
-    ToolCallPart,
-    ToolResultPart,
-    ToolResultPayload,
-    about_file,
+    SessionHeaderEntry,
+    SessionInfo,
+    ToolResultsEntry,
+    encode,
 )
-from turnlog.history import PLACEHOLDER
+from turnlog.history import SessionState, pending_in, screens_in, timeline_of
 
-from ._markdown import (
-    Story,
-    clock_time,
-    compact,
-    day_and_time,
-    describe_usage,
-    duration,
-    ending,
-    one_line,
-    pretty,
-    result_text,
-    speaker,
-    usage_of,
-)
-from ._prose import code_html, neutral, plain_html, prose_html
+from ._markdown import Story, render_markdown
+from ._prose import PICTURES
 
-_BLOB = "blob:"
-_IMAGES = {"image/png", "image/jpeg", "image/gif", "image/webp"}
+_IMAGES = ((b"\x89PNG", "image/png"), (b"\xff\xd8", "image/jpeg"), (b"GIF8", "image/gif"))
+# Nothing in the data ends its element, and nothing moves the cursor of a terminal that prints the file.
+_INERT: dict[int, int | str] = {
+    **PICTURES,
+    **{ord(each): f"\\u{ord(each):04x}" for each in "<>&\u2028\u2029"},
+}
+_FORM = """<!doctype html>
+<html lang="en">
+<head>
+<meta charset="utf-8">
+<meta name="viewport" content="width=device-width, initial-scale=1">
+<meta name="color-scheme" content="light dark">
+<meta name="referrer" content="no-referrer">
+<meta http-equiv="Content-Security-Policy" content="{policy}">
+<title>{title}</title>
+<link rel="icon" href="data:,">
+<style>{css}</style>
+</head>
+<body>
+<div id="app"></div>
+<noscript><pre class="plain">{words}</pre></noscript>
+<script type="application/json" id="session">{data}</script>
+<script type="module">{js}</script>
+</body>
+</html>
+"""
 
 
-def render_html(entries: Sequence[Entry], *, blobs: Mapping[str, bytes] | None = None) -> str:
-    """The conversation in ``entries`` as one HTML file, redactions applied; bookkeeping is left out.
+def render_html(
+    entries: Sequence[Entry],
+    *,
+    blobs: Mapping[str, bytes] | None = None,
+    branches: Sequence[SessionInfo] = (),
+) -> str:
+    """The session in ``entries`` as one HTML file, redactions applied: the timeline, to read. Without scripts
+    it shows the conversation as text.
 
-    ``blobs`` are stored bytes by name (``sha256-…``): images found there are shown. Nothing is ever loaded
-    from an address.
+    ``blobs`` are stored bytes by name (``sha256-…``): pictures found there are shown. ``branches`` are
+    listed. The same log gives the same file. Nothing is ever loaded from an address.
     """
     story = Story(entries)
-    shown, usage = story.entries, story.usage
-    page = _Page(story, blobs or {})
-    about = ""
-    if shown:
-        first, last = day_and_time(shown[0].timestamp), day_and_time(shown[-1].timestamp)
-        about = f"{one_line(shown[-1].session_id)} · {first} to {last} UTC"
-    form = (files(__package__ or "") / "page.html").read_text("utf-8")
-    return Template(form).substitute(
+    js, css = _asset("timeline.js").replace("</script", "<\\/script"), _asset("timeline.css")
+    policy = (
+        f"default-src 'none'; script-src '{_hash(js)}'; style-src '{_hash(css)}'; img-src data:; "
+        "base-uri 'none'; form-action 'none'"
+    )
+    document = _document(story.entries, blobs or {}, branches)
+    return _FORM.format(
+        policy=policy,
         title=escape(story.title),
-        about=escape(about),
-        body="\n".join(block for entry in shown for block in page.blocks(entry)),
-        footer=escape(describe_usage(usage) if usage else f"{len(shown)} entries"),
+        css=css,
+        words=escape(render_markdown(story.entries)),
+        data=encode(document).decode().translate(_INERT),
+        js=js,
     )
 
 
-class _Page:
-    """Calls are shown with their approvals and results, where the call was made."""
-
-    def __init__(self, story: Story, blobs: Mapping[str, bytes]) -> None:
-        self._story = story
-        self._blobs = blobs
-
-    def blocks(self, entry: Entry) -> Iterator[str]:
-        took = self._story.took(entry)
-        if isinstance(entry, SystemPromptEntry):
-            yield f"<details><summary>System instruction</summary>{_said(entry.payload.text)}</details>"
-        elif isinstance(entry, ModelInputEntry):
-            yield self._article("user", speaker(entry), "", entry.timestamp, entry.payload.message)
-        elif isinstance(entry, ModelOutputEntry):
-            yield self._answer(entry, took)
-        elif isinstance(entry, ApprovalDecidedEntry):
-            return  # it is told where the call is
-        elif note := self._story.note(entry):
-            wrong = isinstance(entry, ModelCallFailedEntry | RunEndedEntry)
-            after = f" (after {took})" if took else ""
-            shown = escape(neutral(note)) + after
-            yield f'<p class="note{" wrong" if wrong else ""}">{_when(entry.timestamp)} {shown}</p>'
-
-    def _answer(self, entry: ModelOutputEntry, took: str | None) -> str:
-        usage = usage_of(entry)
-        about = [f"after {took}" if took else "", entry.payload.invocation.model]
-        more = " · ".join([part for part in about if part] + ([describe_usage(usage)] if usage else []))
-        shown = self._article("assistant", "Assistant", more, entry.timestamp, entry.payload.message)
-        if cut := ending(entry):
-            shown += f'<p class="note wrong">This answer {cut}</p>'
-        return shown
-
-    def _article(self, role: str, who: str, more: str, timestamp: str, message: Message) -> str:
-        plain = role == "user"
-        said = "".join(self._part(part, plain) for part in message.parts)
-        about = f"<span>{escape(neutral(more))}</span>" if more else ""
-        return (
-            f'<article class="{role}"><p class="by"><b>{who}</b>{_when(timestamp)}{about}</p>'
-            f'<div class="said">{said}</div></article>'
-        )
-
-    def _part(self, part: MessagePart, plain: bool = False) -> str:
-        match part:
-            case TextPart():
-                return _said(part.payload.text, plain)
-            case ThinkingPart():
-                if not part.payload.text.strip():
-                    return ""
-                return f"<details><summary>Thinking</summary>{_said(part.payload.text)}</details>"
-            case ToolCallPart():
-                return self._call(part)
-            case ToolResultPart():
-                return code_html(neutral(result_text(part.payload)))
-            case ImagePart():
-                return self._image(part)
-            case FileRefPart():
-                return f'<p class="note">File: {escape(neutral(about_file(part.payload)))}</p>'
-
-    def _call(self, part: ToolCallPart) -> str:
-        call_id = part.payload.tool_call_id
-        result, _ = self._story.results.get(call_id, (None, None))
-        decided = self._story.decisions.get(call_id)
-        came, images, inside = "", "", _arguments(part)
-        if decided is not None and decided.arguments is not None:
-            came = f"<span>ran with {_short(_brief(decided.arguments))}</span>"
-            inside += f"<p>Ran with</p>{_fields(decided.arguments)}"
-        if result is not None:
-            if not isinstance(result.content, list):
-                came += f"<span>→ {_short(result_text(result))}</span>"
-            shown, images = self._result(result)
-            inside += f"<p>Result</p>{shown}" if shown else ""
-        return (
-            f"<details><summary><code>{escape(neutral(part.payload.tool_name))}</code> "
-            f"{_short(_asked(part))}{came}{self._status(call_id)}</summary>"
-            f"{inside}</details>{images}"
-        )
-
-    def _status(self, call_id: str) -> str:
-        """How the call went, and who let it."""
-        _, outcome = self._story.results.get(call_id, (None, None))
-        took = ""
-        if outcome and outcome.elapsed_ms is not None:
-            took = f", {duration(outcome.elapsed_ms / 1000)}"
-        if outcome is not None:
-            status, css = outcome.status, "fine" if outcome.status == "success" else "wrong"
-        elif self._story.waits(call_id):
-            status, css = "waits for approval", "waits"
-        else:
-            status, css = "no result", "wrong"
-        approval = self._story.approval(call_id)
-        by = f" · {escape(neutral(approval))}" if approval else ""
-        return f'<span><b class="{css}">{status}</b>{took}{by}</span>'
-
-    def _result(self, result: ToolResultPayload) -> tuple[str, str]:
-        """What is shown when the call is opened, and the images, which always are."""
-        if not isinstance(result.content, list):
-            language = "json" if isinstance(result.content, dict) else ""
-            return code_html(neutral(result_text(result)), language), ""
-        images = [part for part in result.content if isinstance(part, ImagePart)]
-        others = [part for part in result.content if not isinstance(part, ImagePart)]
-        return "".join(map(self._part, others)), "".join(map(self._image, images))
-
-    def _image(self, part: ImagePart) -> str:
-        image = part.payload
-        data = image.data
-        if data is None and image.url and (held := self._blobs.get(image.url.removeprefix(_BLOB))):
-            data = base64.b64encode(held).decode()
-        if data is None or image.mime_type not in _IMAGES:
-            what = f"Image, {about_file(image)}: {image.url or 'inline'}"
-            return f'<p class="note">{escape(neutral(what))}</p>'
-        alt = escape(neutral(image.name or ""))
-        return f'<img alt="{alt}" src="data:{image.mime_type};base64,{escape(data)}">'
+def _asset(name: str) -> str:
+    try:
+        return (files("turnlog") / "web" / "assets" / name).read_text("utf-8")
+    except FileNotFoundError as error:
+        raise AgentError(
+            "ConfigInvalid", "the page was not built; run 'npm ci && npm run build' in web/"
+        ) from error
 
 
-def _asked(part: ToolCallPart) -> str:
-    arguments = part.payload.arguments
-    return part.payload.raw_args_text if arguments is None else _brief(arguments)
+def _hash(text: str) -> str:
+    return f"sha256-{base64.b64encode(hashlib.sha256(text.encode()).digest()).decode()}"
 
 
-def _brief(arguments: JsonObject) -> str:
-    return ", ".join(
-        f"{name}: {value if isinstance(value, str) else compact(value)}" for name, value in arguments.items()
+def _document(
+    entries: Sequence[Entry], blobs: Mapping[str, bytes], branches: Sequence[SessionInfo]
+) -> dict[str, Any]:
+    """What the page asks a server for, in one value. Messages that calls share are there once: a call names
+    those that are new in it, by their place in ``messages`` or, below zero, by the entry that has them."""
+    state = SessionState.of(list(entries))
+    session_id = entries[-1].session_id if entries else ""
+    calls, messages, heads = _calls(entries)
+    return {
+        "view": {
+            "info": _info(session_id, entries, state),
+            "state": {"status": state.status},
+            "timeline": timeline_of(entries),
+            "pending": pending_in(session_id, state),
+            "questions": [],
+            "branches": sorted(branches, key=lambda info: (info.forked_at or 0, info.session_id)),
+            "canRun": False,
+        },
+        "entries": entries,
+        "calls": calls,
+        "messages": messages,
+        "heads": heads,
+        "screens": list(screens_in(entries)),
+        "pictures": {name: found for name in sorted(blobs) if (found := _picture(blobs[name])) is not None},
+    }
+
+
+def _info(session_id: str, entries: Sequence[Entry], state: SessionState) -> SessionInfo | None:
+    if not entries:
+        return None
+    headers = [entry.payload for entry in entries if isinstance(entry, SessionHeaderEntry)]
+    return SessionInfo(
+        session_id=session_id,
+        entries=len(entries),
+        created_at=entries[0].timestamp,
+        updated_at=entries[-1].timestamp,
+        title=headers[-1].title if headers else None,
+        parent_session_id=headers[-1].parent_session_id if headers else None,
+        status=state.status,
     )
 
 
-def _arguments(part: ToolCallPart) -> str:
-    call = part.payload
-    return code_html(neutral(call.raw_args_text)) if call.arguments is None else _fields(call.arguments)
+def _calls(entries: Sequence[Entry]) -> tuple[list[Any], list[Message], list[Any]]:
+    places: dict[bytes, int] = {}
+    for entry in entries:
+        if isinstance(entry, ModelInputEntry | ModelOutputEntry | ToolResultsEntry):
+            places.setdefault(_key(entry.payload.message), -entry.seq)
+    messages: list[Message] = []
+    heads: list[Any] = []
+    calls: list[Any] = []
+    for step in explain_all(entries):
+        if step.head_changed or not heads:
+            heads.append({"systemPrompt": step.system_prompt, "toolSpecs": step.tool_specs})
+        added: list[int] = []
+        for message in step.added:
+            key = _key(message)
+            if key not in places:
+                places[key] = len(messages)
+                messages.append(message)
+            added.append(places[key])
+        told = msgspec.to_builtins(step)
+        for name in ("systemPrompt", "toolSpecs", "entryId"):
+            told.pop(name, None)
+        calls.append({**told, "added": added, "head": len(heads) - 1})
+    return calls, messages, heads
 
 
-def _fields(arguments: JsonObject) -> str:
-    """An argument a row: text as it is, other values as JSON."""
-    rows: list[str] = []
-    for name, value in arguments.items():
-        if isinstance(value, str):
-            shown = f"<pre>{escape(neutral(value))}</pre>" if "\n" in value else _cell(value)
-        else:
-            text = compact(value)
-            shown = _cell(text) if len(text) <= 80 else code_html(neutral(pretty(value)), "json")
-        rows.append(f"<dt>{escape(one_line(name))}</dt><dd>{shown}</dd>")
-    return f"<dl>{''.join(rows)}</dl>" if rows else "<p>No arguments</p>"
+def _key(message: Message) -> bytes:
+    return hashlib.sha256(encode((message.role, message.parts))).digest()
 
 
-def _cell(text: str) -> str:
-    return f"<code>{escape(neutral(text))}</code>"
+def picture_type(data: bytes) -> str | None:
+    """The type of a picture that browsers show, by its first bytes; None for anything else."""
+    for start, kind in _IMAGES:
+        if data.startswith(start):
+            return kind
+    return "image/webp" if data[:4] == b"RIFF" and data[8:12] == b"WEBP" else None
 
 
-def _said(text: str, plain: bool = False) -> str:
-    text = neutral(text)
-    if text.strip() == PLACEHOLDER:
-        return f'<div class="text hidden">{PLACEHOLDER}</div>'
-    return plain_html(text) if plain else prose_html(text)
-
-
-def _short(text: str, limit: int = 90) -> str:
-    text = one_line(text)
-    return escape(text if len(text) <= limit else text[: limit - 1] + "…")
-
-
-def _when(timestamp: str) -> str:
-    whole = f"{day_and_time(timestamp)}:{timestamp[17:19]} UTC"
-    shown = escape(clock_time(timestamp))
-    return f'<time datetime="{escape(timestamp)}" title="{escape(whole)}">{shown}</time>'
+def _picture(data: bytes) -> str | None:
+    kind = picture_type(data)
+    return None if kind is None else f"data:{kind};base64,{base64.b64encode(data).decode()}"
