@@ -256,6 +256,9 @@ async def test_stop_sequences() -> None:
     assert error.value.code == "ConfigInvalid"
     body = await ask(HELLO, config={"stop_sequences": ["END"]})
     assert body["stop"] == ["END"], "local servers take them"
+    own = OpenAIResponsesModel("house", base_url="http://127.0.0.1:9/v1")
+    assert own.supports("stop_sequences"), "what is sent is what the adapter says it can do"
+    assert not OpenAIResponsesModel("gpt-5.2", base_url=OPENAI).supports("stop_sequences")
 
 
 # ── where ──

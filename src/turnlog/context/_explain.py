@@ -123,7 +123,8 @@ def explain(
     for entry in entries[:position]:
         projection.step(entry)
     context = projection.emit(started.payload.target)
-    limits = FoldPlanner(projection, target=started.payload.target).known_limits()
+    planner = FoldPlanner(projection, target=started.payload.target, told=started.payload.window)
+    limits = planner.known_limits()
     filling = _Filling()
     filling.take(projection, started.payload.target)
     return ContextView(
@@ -196,7 +197,7 @@ def explain_all(entries: Sequence[Entry], *, options: ContextOptions | None = No
             filling.take(projection, target)
             grown, last = lane is last, lane
             known = len(shown) if grown else _common(shown, context.messages)
-            limits = FoldPlanner(projection, target=target).known_limits()
+            limits = FoldPlanner(projection, target=target, told=entry.payload.window).known_limits()
             before, head = head, (context.system_prompt, context.tool_specs)
             yield CallStep(
                 call=number,

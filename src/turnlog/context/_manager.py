@@ -54,7 +54,8 @@ class ContextInput:
 
     ``input_messages`` are not in the log yet. ``cold``: the provider's cache has expired. ``turn_end``: no
     call is in progress, the best moment for a fold. ``plan=False`` folds nothing, and ``fold`` is a fold that
-    was decided before: a replay gives the recorded one.
+    was decided before: a replay gives the recorded one. ``window`` is the target's in tokens, as its server
+    told it.
     """
 
     target: ModelInvocationDescriptor | None = None
@@ -68,6 +69,7 @@ class ContextInput:
     plan: bool = True
     fold: Fold | None = None
     screen: Screen | None = None
+    window: int | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -246,7 +248,7 @@ class ProjectionContext(ContextManager):
         self._bring_input(draft, input)
         fold = input.fold
         if fold is None and input.plan:
-            planner = self._planner(draft.projection, input.target, input.screen)
+            planner = self._planner(draft.projection, input.target, input.screen, input.window)
             fold = planner.plan(cold=input.cold, turn_end=input.turn_end)
         if fold is not None:
             draft.add(_with_screen(fold, input.screen))
@@ -275,9 +277,13 @@ class ProjectionContext(ContextManager):
         )
 
     def _planner(
-        self, projection: Projection, target: ModelInvocationDescriptor | None, screen: Screen | None = None
+        self,
+        projection: Projection,
+        target: ModelInvocationDescriptor | None,
+        screen: Screen | None = None,
+        told: int | None = None,
     ) -> FoldPlanner:
-        return self.planner(projection, target=target, window_of=self._window_of, screen=screen)
+        return self.planner(projection, target=target, window_of=self._window_of, screen=screen, told=told)
 
     def _bring_head(self, draft: _Draft, input: ContextInput) -> None:
         prompt, runtime = input.system_prompt, input.runtime_init_data

@@ -227,7 +227,7 @@ _PDF_PAGE = 50_000
 """Bytes of a page, roughly: text takes less, a scan more."""
 
 
-# ── windows that nobody stated, learned from the prompts that a provider refused ──
+# ── windows that nobody stated, learned from the prompts that a provider refused, or told by a server ──
 
 _FIGURE = r"(\d(?:[\d,_]*\d)?)"
 _LIMITS = tuple(
@@ -251,16 +251,20 @@ class Refusal(NamedTuple):
 
 
 class LearnedWindows:
-    """A fold over calls and refusals. The smallest that was learned of a model holds."""
+    """A fold over calls and refusals. The smallest that was learned of a model holds, and of what its server
+    told the last word."""
 
-    __slots__ = ("_asked", "_found")
+    __slots__ = ("_asked", "_found", "_told")
 
     def __init__(self) -> None:
         self._found: dict[ModelInvocationDescriptor, Refusal] = {}
         self._asked: tuple[ModelInvocationDescriptor, int] | None = None
+        self._told: dict[ModelInvocationDescriptor, int] = {}
 
     def call_started(self, entry: ModelCallStartedEntry, meter: TokenMeter) -> None:
         target, estimate = entry.payload.target, entry.payload.estimated_tokens
+        if entry.payload.window is not None:
+            self._told[target] = entry.payload.window
         self._asked = (target, meter.weight(estimate, target) if estimate else 0)
 
     def call_failed(self, entry: ModelCallFailedEntry) -> None:
@@ -283,6 +287,8 @@ class LearnedWindows:
                 found.append(refusal.tokens)
             if refusal is not None and refusal.weight is not None:
                 found.append(meter.tokens(refusal.weight, target))
+            if target in self._told:
+                found.append(self._told[target])
         return min(found, default=None)
 
 

@@ -17,7 +17,8 @@ MAX_OVERFLOW_STEPS = 3
 class FoldPlanner:
     """Plans one fold over a projection. Looks at nothing but its arguments.
 
-    ``screen`` renders the LiveScreen that the fold will show; it is asked when a fold is due.
+    ``screen`` renders the LiveScreen that the fold will show; it is asked when a fold is due. ``told`` is the
+    window of ``target`` as its server tells it, before the log has it.
     """
 
     draft: ClassVar[type[FoldDraft]] = FoldDraft
@@ -31,9 +32,11 @@ class FoldPlanner:
         target: ModelInvocationDescriptor | None = None,
         window_of: WindowOf | None = None,
         screen: Callable[[], str | None] | None = None,
+        told: int | None = None,
     ) -> None:
         self.projection = projection
         self._screen = screen
+        self._told = told
         self._window_of = window_of
         self.options = projection.options
         self.target = target
@@ -103,8 +106,10 @@ class FoldPlanner:
         return targets
 
     def _learn(self, limits: ModelLimits) -> ModelLimits:
-        """A provider that refused a prompt knows its window better than any table."""
+        """A provider that refused a prompt knows its window better than any table, and so does a server."""
         learned = self.projection.windows.window(self._targets(), self.projection.meter)
+        if self._told is not None:
+            learned = min(learned or self._told, self._told)
         if learned is None or (limits.window is not None and limits.window <= learned):
             return limits
         return ModelLimits(learned, limits.price_step)

@@ -142,6 +142,8 @@ class ModelInputEntry(_Entry[ModelInput], frozen=True, tag="model_input"):
 
 
 class ModelCallStarted(Value, frozen=True, kw_only=True):
+    """``window`` is that of the target in tokens, where its server was asked and told it."""
+
     model_call_index: int
     attempt: int
     context_hash: str
@@ -149,6 +151,7 @@ class ModelCallStarted(Value, frozen=True, kw_only=True):
     message_count: int
     reason: str | None = None
     estimated_tokens: int | None = None
+    window: int | None = None
 
 
 class ModelCallStartedEntry(_Entry[ModelCallStarted], frozen=True, tag="model_call_started"):

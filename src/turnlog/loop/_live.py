@@ -6,7 +6,7 @@ from __future__ import annotations
 import asyncio
 import inspect
 import random
-from collections.abc import AsyncGenerator, Callable, Iterable, Sequence
+from collections.abc import AsyncGenerator, Awaitable, Callable, Iterable, Sequence
 from contextlib import aclosing
 from datetime import datetime
 from typing import Any, TypeAlias
@@ -102,6 +102,12 @@ class LiveModel:
         if self._budget is not None:
             self._budget.check()
         return self._model.target_for(metadata)
+
+    def ask_window(self, target: ModelInvocationDescriptor) -> Awaitable[None] | None:
+        return self._model.ask_window(target)
+
+    def told_window(self, target: ModelInvocationDescriptor) -> int | None:
+        return self._model.told_window(target)
 
     def _state(self, started: RunStarted | None) -> JsonObject | None:
         """As the caller gave it; a run that is taken over has what the log holds of it."""
@@ -355,7 +361,11 @@ class LiveContext:
         self._recaps = recaps
 
     def build(
-        self, state: SessionState, target: ModelInvocationDescriptor, specs: Sequence[ToolSpec]
+        self,
+        state: SessionState,
+        target: ModelInvocationDescriptor,
+        specs: Sequence[ToolSpec],
+        window: int | None = None,
     ) -> ContextBuildResult:
         """Folds when the context is past its threshold; earlier at a turn's end or on a cold cache."""
         return self._folds.context.build_context(
@@ -365,6 +375,7 @@ class LiveContext:
                 cold=self._is_cold(state),
                 turn_end=state.call_index == 0,
                 screen=self._folds.host.screen,
+                window=window,
             )
         )
 

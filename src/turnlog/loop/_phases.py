@@ -21,7 +21,6 @@ from turnlog.contract import (
     ModelCallStarted,
     ModelInvocationDescriptor,
     ModelOutput,
-    RequestMetadata,
     RuntimeInit,
     SystemPrompt,
     ToolCallRequest,
@@ -46,16 +45,16 @@ _context = get_logger("context")
 
 
 def stage_call(
-    session: Session, ports: Ports, order: CallModel, metadata: RequestMetadata
-) -> tuple[ModelContext, ModelInvocationDescriptor]:
-    """Choose who answers, fold and change tools where that is due, and put the intent into the log."""
-    target, reason = ports.model.target(metadata)
+    session: Session, ports: Ports, order: CallModel, target: ModelInvocationDescriptor, reason: str | None
+) -> ModelContext:
+    """Fold and change tools where that is due, and put the intent into the log."""
     specs = ports.tools.specs(session.state)
-    built = ports.context.build(session.state, target, specs)
+    window = ports.model.told_window(target)
+    built = ports.context.build(session.state, target, specs, window)
     if built.entries_to_append:
         for payload in built.entries_to_append:
             append_update(session, payload)
-        built = ports.context.build(session.state, target, specs)  # on what is staged now
+        built = ports.context.build(session.state, target, specs, window)  # on what is staged now
     context = built.context
     session.start_model_call(
         ModelCallStarted(
@@ -66,6 +65,7 @@ def stage_call(
             message_count=len(context.messages),
             reason=reason,
             estimated_tokens=context.stats.estimated_tokens,
+            window=window,
         )
     )
     _context.debug(
@@ -78,7 +78,7 @@ def stage_call(
         context.stats.estimated_tokens,
         context.context_hash,
     )
-    return context, target
+    return context
 
 
 def stage_answer(session: Session, order: CallModel, outcome: Outcome, context_hash: str) -> None:

@@ -110,6 +110,14 @@ class ModelPort(Protocol):
         """Which model answers this call, and why it was chosen."""
         ...
 
+    def ask_window(self, target: ModelInvocationDescriptor) -> Awaitable[None] | None:
+        """Ask the server of ``target`` for its window, where one is to be asked; raises nothing."""
+        ...
+
+    def told_window(self, target: ModelInvocationDescriptor) -> int | None:
+        """What it said."""
+        ...
+
     async def open(self, call: ModelCall) -> tuple[AsyncGenerator[MessageDelta, None], Collector]:
         """Prepare the call; the request is sent when the first delta is asked for."""
         ...
@@ -249,9 +257,13 @@ class HumanPort(Protocol):
 
 class ContextPort(Protocol):
     def build(
-        self, state: SessionState, target: ModelInvocationDescriptor, specs: Sequence[ToolSpec]
+        self,
+        state: SessionState,
+        target: ModelInvocationDescriptor,
+        specs: Sequence[ToolSpec],
+        window: int | None = None,
     ) -> ContextBuildResult:
-        """What ``target`` is sent now, and what must be appended first."""
+        """What ``target``, whose server told its ``window``, is sent now, and what must be appended first."""
         ...
 
     def shrink(

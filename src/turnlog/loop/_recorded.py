@@ -124,6 +124,14 @@ class RecordedModel:
                 return entry.payload.target, entry.payload.reason
         raise TapeEnded
 
+    def ask_window(self, target: ModelInvocationDescriptor) -> None:
+        return None
+
+    def told_window(self, target: ModelInvocationDescriptor) -> int | None:
+        """What a server told is a fact like its answers."""
+        calls = (entry for entry in self._tape.after() if isinstance(entry, ModelCallStartedEntry))
+        return next((entry.payload.window for entry in calls), None)
+
     async def open(self, call: ModelCall) -> tuple[AsyncGenerator[MessageDelta, None], Collector]:
         entry = self._tape.peek()
         outcome = Outcome()
@@ -389,7 +397,11 @@ class RecordedContext(LiveContext):
         return None if shown is None else json.loads(shown)
 
     def build(
-        self, state: SessionState, target: ModelInvocationDescriptor, specs: Sequence[ToolSpec]
+        self,
+        state: SessionState,
+        target: ModelInvocationDescriptor,
+        specs: Sequence[ToolSpec],
+        window: int | None = None,
     ) -> ContextBuildResult:
         return self._folds.context.build_context(
             ContextInput(

@@ -7,7 +7,7 @@ arguments) is taken from it; for other calls the user chose beforehand: end the 
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import AsyncGenerator, Iterator, Sequence
+from collections.abc import AsyncGenerator, Awaitable, Iterator, Sequence
 from dataclasses import dataclass
 from difflib import SequenceMatcher
 from itertools import zip_longest
@@ -257,6 +257,12 @@ class FirstAnswer:
         if self._recorded is not None:
             return self._recorded.payload.invocation, "the recorded answer"
         return self._model.target(metadata)
+
+    def ask_window(self, target: ModelInvocationDescriptor) -> Awaitable[None] | None:
+        return None if self._recorded is not None else self._model.ask_window(target)
+
+    def told_window(self, target: ModelInvocationDescriptor) -> int | None:
+        return self._model.told_window(target)
 
     async def open(self, call: ModelCall) -> tuple[AsyncGenerator[MessageDelta, None], Collector]:
         if self._recorded is None:

@@ -331,7 +331,11 @@ class Runner:
         if (reading := self.ports.tools.refresh()) is not None:
             with self._scope:
                 await reading
-        context, target = stage_call(self.session, self.ports, order, metadata)
+        target, reason = self.ports.model.target(metadata)
+        if (asking := self.ports.model.ask_window(target)) is not None:
+            with self._scope:
+                await asking
+        context = stage_call(self.session, self.ports, order, target, reason)
         told = await self.flush()
         self._call = CallInProgress(order, metadata, context, target)
         return told

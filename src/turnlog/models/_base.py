@@ -6,7 +6,7 @@ import asyncio
 import inspect
 import logging
 from abc import ABC, abstractmethod
-from collections.abc import AsyncGenerator, AsyncIterator, Callable, Mapping, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from typing import Any, ClassVar, Generic, TypeAlias, final
 
 from turnlog.contract import (
@@ -223,6 +223,15 @@ class Model(ABC, Generic[C]):
     def window_of(self, target: ModelInvocationDescriptor) -> int | None:
         """The context window of ``target`` in tokens, where this model knows it."""
         return self.model_info().context_window if target == self.descriptor else None
+
+    def ask_window(self, target: ModelInvocationDescriptor) -> Awaitable[None] | None:
+        """Ask the server of ``target`` for the window that it serves; None where nobody is to be asked. It
+        takes a bounded time and raises nothing; ``told_window`` has what was said."""
+        return None
+
+    def told_window(self, target: ModelInvocationDescriptor) -> int | None:
+        """The window of ``target`` in tokens, as its server told it when it was asked."""
+        return None
 
     @property
     def descriptor(self) -> ModelInvocationDescriptor:

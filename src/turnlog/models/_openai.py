@@ -24,6 +24,7 @@ from turnlog.contract import (
 
 from ._turns import FoldCache, Wire
 from .http import HttpModel, HttpModelConfig
+from .http._window import Server
 from .wire import image_note, is_strict, result_text, schema_name
 
 ReasoningBack: TypeAlias = Literal["off", "reasoning_content", "reasoning", "reasoning_details"]
@@ -177,6 +178,16 @@ class OpenAIModel(HttpModel[OC]):
         if config.project:
             headers["openai-project"] = config.project
         return headers
+
+    def _own_server(self, config: OC) -> Server | None:
+        url = self._url(config)
+        headers = None if is_public(url) else self._auth(config, self._quirks(config))
+        return None if headers is None else Server(url, config.model_id, headers)
+
+
+def is_public(url: str) -> bool:
+    """Whether it is the address of a provider that anybody may use."""
+    return quirks_of(url, "") != _DEFAULT
 
 
 def sees(config: OpenAIConfig, quirks: Quirks) -> bool:

@@ -7,7 +7,7 @@ order of preference; the router skips those that rest.
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import AsyncGenerator, AsyncIterator, Callable, Mapping, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from contextlib import aclosing
 from dataclasses import dataclass
 from logging import DEBUG, getLogger
@@ -404,6 +404,14 @@ class ProviderRouter(Model[RouterConfig]):
     def window_of(self, target: ModelInvocationDescriptor) -> int | None:
         windows = (route.model.window_of(target) for route in self._routes.values())
         return min((window for window in windows if window is not None), default=None)
+
+    def ask_window(self, target: ModelInvocationDescriptor) -> Awaitable[None] | None:
+        asked = (route.model.ask_window(target) for route in self._routes.values())
+        return next((asking for asking in asked if asking is not None), None)
+
+    def told_window(self, target: ModelInvocationDescriptor) -> int | None:
+        told = (route.model.told_window(target) for route in self._routes.values())
+        return min((window for window in told if window is not None), default=None)
 
     def model_info(self) -> ModelInfo:
         infos = [route.model.model_info() for route in self._routes.values()]

@@ -84,9 +84,14 @@ class LoopbackRequest:
         return msgspec.json.decode(self.body)
 
 
+_ABOUT = ("/models", "/props", "/api/ps", "/model/info")
+_NOTHING = LoopbackAnswer.json({"error": {"message": "not found"}}, status=404)
+
+
 class Loopback:
     """Plays ``answers`` in order, the last one for ever; keeps the requests it got. One that is a function is
-    given the request and makes the answer::
+    given the request and makes the answer. What an agent asks a server about itself before its first call is
+    left to such functions: no other answer is used up for it, and it is not among the requests::
 
         async with Loopback(LoopbackAnswer.sse("data: …\\n\\n", cut_at=100)) as server:
             model = OpenAIChatModel("m", base_url=server.url)
@@ -152,9 +157,13 @@ class Loopback:
         self.connections += 1
         try:
             while (request := await _read_request(reader)) is not None:
+                answer = self.answers[min(self._played, len(self.answers) - 1)]
+                if request.method == "GET" and request.path.endswith(_ABOUT) and not callable(answer):
+                    if not await _play(_NOTHING, reader, writer):
+                        break
+                    continue
                 self.requests.append(request)
                 self._asked.set()
-                answer = self.answers[min(self._played, len(self.answers) - 1)]
                 self._played += 1
                 if callable(answer):
                     answer = answer(request)

@@ -7,6 +7,8 @@ import re
 from collections.abc import AsyncIterator
 from typing import Any, ClassVar, Literal
 
+import msgspec
+
 from turnlog.contract import (
     AgentError,
     Feature,
@@ -21,9 +23,11 @@ from turnlog.contract import (
 
 from .._base import Chunk
 from .._config import CAPABLE, ModelConfig, ModelRequest
+from .._openai import is_public
 from .._turns import LOST_THOUGHTS, FoldCache, cache_mark
 from ..http import HttpModel, HttpModelConfig
 from ..http._exchange import raw_event
+from ..http._window import Server
 from ..wire import ToolNames, closed_schema, is_strict, object_schema, safe_name, split_system
 from ._stream import MessagesReader
 from ._turns import Turns
@@ -109,6 +113,8 @@ DEFAULT_MAX_TOKENS = 32_000
 """``max_tokens`` when nothing is configured and the model allows as much: only what is written is paid."""
 
 _UNKNOWN_MAX_TOKENS = 8_192
+"""The same of a model that nothing is known of. Servers refuse a prompt that leaves less of the window than
+this, so in a small window it is the quarter that a fold leaves free."""
 
 
 def build_body(request: ModelRequest[AnthropicConfig], cache: FoldCache[Turns]) -> tuple[bytes, str | None]:
@@ -184,7 +190,8 @@ def _settings(
 def _max_tokens(config: AnthropicConfig, facts: ModelFacts, thinking: JsonObject) -> int:
     if config.max_tokens is not None:
         return config.max_tokens
-    longest = config.max_output_tokens or facts.max_output or _UNKNOWN_MAX_TOKENS
+    unknown = min(_UNKNOWN_MAX_TOKENS, (config.context_window or _UNKNOWN_MAX_TOKENS * 4) // 4)
+    longest = config.max_output_tokens or facts.max_output or unknown
     most = min(longest, DEFAULT_MAX_TOKENS)
     budget = thinking.get("budget_tokens")
     return min(budget + most, longest) if isinstance(budget, int) else most
@@ -297,6 +304,9 @@ class AnthropicModel(HttpModel[AnthropicConfig]):
     async def _stream(self, request: ModelRequest[AnthropicConfig]) -> AsyncIterator[Chunk]:
         config = request.config
         headers = self._headers(config)
+        if config.context_window is None and (told := self.told_window(self.descriptor)):
+            config = msgspec.structs.replace(config, context_window=told)
+            request = msgspec.structs.replace(request, config=config)
         body, why = build_body(request, self._turns)
         async with self._send(request, self._address(config), body, headers) as exchange:
             reader = MessagesReader(
@@ -337,6 +347,12 @@ class AnthropicModel(HttpModel[AnthropicConfig]):
             else:
                 headers["x-api-key"] = key
         return headers
+
+    def _own_server(self, config: AnthropicConfig) -> Server | None:
+        url = self._url(config)
+        if is_public(url) or config.platform == "vertex":
+            return None
+        return Server(url, config.model_id, self._headers(config))
 
     @staticmethod
     def _sends_bearer(config: AnthropicConfig, key: str) -> bool:

@@ -59,9 +59,9 @@ class Httpx2Transport:
         client = self._client
         try:
             request = client.build_request(
-                "POST",
+                "POST" if body else "GET",
                 url,
-                content=body,
+                content=body or None,
                 headers=headers,
                 timeout=httpx2.Timeout(None, connect=timeout_connect),
             )

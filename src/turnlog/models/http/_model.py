@@ -11,10 +11,13 @@ from typing import TYPE_CHECKING, Any, ClassVar
 from urllib.parse import urlsplit
 from weakref import WeakKeyDictionary
 
+import msgspec
+
 from turnlog.contract import (
     MASK,
     AgentError,
     JsonObject,
+    ModelInvocationDescriptor,
     RequestMetadata,
     Secret,
     guard,
@@ -24,9 +27,10 @@ from turnlog.contract import (
 )
 
 from .._base import Model
-from .._config import ModelConfig, ModelRequest
+from .._config import ModelConfig, ModelInfo, ModelRequest
 from ._exchange import Exchange, Send, explain_transport, log_request
 from ._transport import Answer, Transport, TransportError
+from ._window import Server, ToldWindows
 
 if TYPE_CHECKING:
     from typing_extensions import TypeVar
@@ -106,6 +110,7 @@ class HttpModel(Model[H]):
     def __init__(self, config: H | str | None = None, **fields: Any) -> None:
         super().__init__(config, **fields)
         self._pool = TransportPool()
+        self._told = ToldWindows()
 
     @property
     def secrets(self) -> Mapping[str, str]:
@@ -149,11 +154,8 @@ class HttpModel(Model[H]):
         ``provider`` is who an error names; the adapter's ``provider_id`` when absent.
         """
         config = request.config
-        whole = {"content-type": "application/json", **trace_headers(request.metadata), **headers}
-        if config.extra_headers:
-            given = {name.lower() for name in config.extra_headers}
-            whole = {name: value for name, value in whole.items() if name.lower() not in given}
-            whole.update(config.extra_headers)
+        ours = {"content-type": "application/json", **trace_headers(request.metadata), **headers}
+        whole = with_extra(ours, config)
         whole["accept-encoding"] = "identity"
         provider = provider or self.provider_id
         return Exchange(self._sender(url, body, whole, config, provider), url, config, provider)
@@ -162,12 +164,10 @@ class HttpModel(Model[H]):
         self, url: str, body: bytes, headers: Mapping[str, str], config: HttpModelConfig, provider: str
     ) -> Send:
         client: Any = self._client
-        if client is None:
-            return send_with(self._pool.get(url), url, body, headers, config)
+        if (transport := self._transport(url)) is not None:
+            return send_with(transport, url, body, headers, config)
         from . import _httpx2
 
-        if isinstance(client, _httpx2.httpx2.AsyncClient):
-            return send_with(_httpx2.Httpx2Transport(client), url, body, headers, config)
         if callable(getattr(client, "with_options", None)):
             create = self._sdk_create(client.with_options(max_retries=0))
             if create is not None:
@@ -183,14 +183,66 @@ class HttpModel(Model[H]):
             + (" or the official asynchronous client" if self.sdk_required else ""),
         )
 
+    def _transport(self, url: str) -> Transport | None:
+        """Of our own, or over the client that was handed in; None over an official client."""
+        if self._client is None:
+            return self._pool.get(url)
+        from . import _httpx2
+
+        given = isinstance(self._client, _httpx2.httpx2.AsyncClient)
+        return _httpx2.Httpx2Transport(self._client) if given else None
+
     def _map_error(self, error: BaseException) -> AgentError:
         if isinstance(error, (TransportError, OSError)):
             config = self._config
             return explain_transport(error, self._url(config), False, config)
         return super()._map_error(error)
 
+    # ── the window, as a server of the user's own tells it ──
+
+    def _own_server(self, config: H) -> Server | None:
+        """Who is asked for the window of a model; None at a provider's public address. An adapter whose
+        protocol people serve themselves says it here."""
+        return None
+
+    def ask_window(self, target: ModelInvocationDescriptor) -> Awaitable[None] | None:
+        config = self._config
+        if config.context_window is not None or target != self.descriptor:
+            return None
+        try:
+            server = self._own_server(config)
+        except AgentError:  # no key: the call itself says so
+            return None
+        if server is None or not self._told.may_ask(server):
+            return None
+        transport = self._transport(server.base)
+        if transport is None:
+            return None
+        return self._told.ask(transport, server._replace(headers=with_extra(server.headers, config)))
+
+    def told_window(self, target: ModelInvocationDescriptor) -> int | None:
+        config = self._config
+        return self._told.get(self._url(config), config.model_id) if target == self.descriptor else None
+
+    def model_info(self) -> ModelInfo:
+        info, told = super().model_info(), self.told_window(self.descriptor)
+        if told is None or self._config.context_window is not None:
+            return info
+        return msgspec.structs.replace(info, context_window=told)
+
+    def window_of(self, target: ModelInvocationDescriptor) -> int | None:
+        # Without what a server told: that is a hint, which may move a fold but refuses nothing.
+        return super().model_info().context_window if target == self.descriptor else None
+
     async def close(self) -> None:
         await self._pool.close()
+
+
+def with_extra(headers: Mapping[str, str], config: HttpModelConfig) -> dict[str, str]:
+    """``headers`` with the configuration's own in place of those of the same name."""
+    given = {name.lower() for name in config.extra_headers or ()}
+    whole = {name: value for name, value in headers.items() if name.lower() not in given}
+    return {**whole, **(config.extra_headers or {})}
 
 
 _TRACE = re.compile(r"[0-9a-f]{32}")

@@ -58,7 +58,8 @@ class Transport(Protocol):
     """A client with its connections, for one event loop. Cancelling a call closes its connection."""
 
     async def send(self, url: str, headers: Mapping[str, str], body: bytes, timeout_connect: float) -> Answer:
-        """POST ``body`` and wait for the headers of the answer; a redirect is an answer like any other.
+        """POST ``body``, or GET where it is empty, and wait for the headers of the answer; a redirect is an
+        answer like any other.
 
         The connection, TLS included, must stand within ``timeout_connect`` seconds; nothing else is limited
         here. Raises ``TransportError``.

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import re
-from collections.abc import AsyncGenerator, AsyncIterator, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Sequence
+from contextlib import suppress
 from importlib import import_module
 from importlib.util import find_spec
 from typing import Any, ClassVar, NamedTuple, cast
@@ -249,8 +250,25 @@ class LocalModel(Model[LocalConfig]):
         )
 
     def model_info(self) -> ModelInfo:
-        window = self._config.n_ctx or self._config.context_window
+        window = self._config.n_ctx or self._config.context_window or self.told_window(self.descriptor)
         return msgspec.structs.replace(super().model_info(), context_window=window)
+
+    def ask_window(self, target: ModelInvocationDescriptor) -> Awaitable[None] | None:
+        asks = self.model_info().context_window is None and target == self.descriptor
+        return self._ask_window(self._config) if asks else None
+
+    async def _ask_window(self, config: LocalConfig) -> None:
+        """What the weights were trained for is known once the server has loaded them."""
+        adapter = self._adapter("chat")
+        with suppress(AgentError):  # a server that does not start fails the call, with its reason
+            endpoint = await self._endpoint(config)
+            adapter.update_config(base_url=f"{endpoint.base_url}/v1", api_key=Secret(endpoint.api_key))
+            if (asking := adapter.ask_window(adapter.descriptor)) is not None:
+                await asking
+
+    def told_window(self, target: ModelInvocationDescriptor) -> int | None:
+        adapter = self._adapters.get("chat")
+        return adapter.told_window(adapter.descriptor) if adapter and target == self.descriptor else None
 
     async def _stream(self, request: ModelRequest[LocalConfig]) -> AsyncGenerator[Chunk, None]:
         config = request.config

@@ -201,7 +201,7 @@ class OpenAIResponsesModel(OpenAIModel[OpenAIResponsesConfig]):
 
     specification: ClassVar[str] = FAMILY
     config_type: ClassVar[type[ModelConfig]] = OpenAIResponsesConfig
-    features: ClassVar[frozenset[Feature]] = CAPABLE - {"stop_sequences"}
+    features: ClassVar[frozenset[Feature]] = CAPABLE
     sdk_required: ClassVar[tuple[str, ...]] = ("model", "input")
 
     def __init__(self, config: OpenAIResponsesConfig | str | None = None, **fields: Any) -> None:
@@ -211,6 +211,10 @@ class OpenAIResponsesModel(OpenAIModel[OpenAIResponsesConfig]):
     def _sdk_create(self, client: Any) -> Any:
         responses = getattr(client, "responses", None)
         return responses.with_streaming_response.create if responses is not None else None
+
+    def _features(self) -> frozenset[Feature]:
+        official = self._quirks(self._config).provider in OFFICIAL
+        return super()._features() - ({"stop_sequences"} if official else set())
 
     def _check_config(self, config: OpenAIResponsesConfig) -> None:
         if config.stop_sequences and self._quirks(config).provider in OFFICIAL:
