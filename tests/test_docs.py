@@ -359,6 +359,12 @@ def test_the_page_about_evaluation_runs(folder: Path, capsys: pytest.CaptureFixt
     assert "small 0 of 3\nlarge 3 of 3\n" in shown and "polite: it does not say please" in shown
 
 
+def test_the_page_about_traces_runs(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    pytest.importorskip("opentelemetry.sdk", reason="needs the extra 'otel'")
+    run_page("docs/observability.md")
+    assert '"name": "invoke_agent agent"' in capsys.readouterr().out
+
+
 def test_the_page_about_the_server_runs(folder: Path) -> None:
     pytest.importorskip("starlette", reason="needs the extra 'server'")
     run_page("docs/server.md")

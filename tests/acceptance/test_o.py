@@ -293,3 +293,43 @@ async def test_suites_of_cases_from_sessions_and_files_are_checked_repeated_and_
     for trial in second.trials:
         assert (await clerk().session(trial.session_id).replay()).identical
     await store.close()
+
+
+@pytest.mark.spec("O-1")
+async def test_traces_and_metrics_follow_the_conventions_and_content_is_opt_in() -> None:
+    pytest.importorskip("opentelemetry.sdk", reason="needs the extra 'otel'")
+    from opentelemetry.sdk.metrics import MeterProvider
+    from opentelemetry.sdk.metrics.export import InMemoryMetricReader
+    from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
+
+    from turnlog.observe import OpenTelemetry
+
+    for content in (False, True):
+        spans, metrics = InMemorySpanExporter(), InMemoryMetricReader()
+        observer = OpenTelemetry(exporter=spans, meter_provider=MeterProvider([metrics]), content=content)
+        agent = Desk().agent(asks_for(call("look", place="attic")), "All is quiet.", observers=[observer])
+        await agent.run("Look at the attic.")
+        observer.close()
+        found = {span.name.split()[0]: dict(span.attributes or {}) for span in spans.get_finished_spans()}
+        assert set(found) == {"invoke_agent", "chat", "execute_tool"}
+        for operation, attributes in found.items():
+            assert attributes["gen_ai.operation.name"] == operation
+        assert found["execute_tool"]["gen_ai.tool.name"] == "look"
+        assert {"gen_ai.provider.name", "gen_ai.request.model", "gen_ai.usage.input_tokens"} <= set(
+            found["chat"]
+        )
+        assert ("All is quiet." in str(found)) is content
+        counted: Any = metrics.get_metrics_data()
+        assert "gen_ai.client.operation.duration" in counted.to_json()
+
+
+@pytest.mark.spec("O-1")
+def test_traces_cost_nothing_when_they_are_off() -> None:
+    """Nothing of OpenTelemetry, or of ours for it, is loaded by a run without an observer."""
+    code = (
+        "import sys; from turnlog import Agent; from turnlog.testing import ScriptedModel\n"
+        "Agent(ScriptedModel(['Hi.']), store='memory:').run_sync('Hello.')\n"
+        "print([n for n in sys.modules if 'opentelemetry' in n or n.endswith(('._spans', '._otel'))])"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout == "[]\n"

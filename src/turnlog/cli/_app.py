@@ -59,6 +59,7 @@ class Commands(click.Group):
         "fork": "_log",
         "rerun": "_rerun",
         "eval": "_eval",
+        "trace": "_trace",
         "export": "_store",
         "import": "_store",
         "verify": "_store",

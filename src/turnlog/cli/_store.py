@@ -53,7 +53,7 @@ _MESSAGES = ("openai", "anthropic", "langchain")
 @click.option(
     "--format",
     "form",
-    type=click.Choice(["jsonl", "html", "markdown", *_MESSAGES]),
+    type=click.Choice(["jsonl", "html", "markdown", "otlp", *_MESSAGES]),
     default="jsonl",
     show_default=True,
 )
@@ -63,7 +63,7 @@ def export_command(session: str, form: str, output: str | None, store_url: str |
     """Write a session as JSON lines, as a page to read, or as the messages of another system.
 
     html is the timeline of 'turnlog serve' in one file, which opens without a server; markdown is the
-    conversation alone.
+    conversation alone; otlp is a trace for a collector.
     """
 
     async def work(store: Store) -> bytes:

@@ -16,6 +16,8 @@ if TYPE_CHECKING:
     from turnlog.context import ContextView as ContextView
     from turnlog.context import diff_contexts as diff_contexts
     from turnlog.models import load_model as load_model
+    from turnlog.observe import Span as Span
+    from turnlog.observe import to_otlp as to_otlp
     from turnlog.runtime import probe_sandbox as probe_sandbox
     from turnlog.tools import Tool as Tool
     from turnlog.widgets import Notebook as Notebook
@@ -71,6 +73,7 @@ if TYPE_CHECKING:
     from ._stored import purge_entries as purge_entries
     from ._stored import record_decision as record_decision
     from ._stored import redact_entries as redact_entries
+    from ._stored import trace_of as trace_of
     from ._stream import Run as Run
     from ._stream import RunStream as RunStream
     from ._stream import SyncRunStream as SyncRunStream
@@ -90,6 +93,7 @@ else:
             "turnlog.approvals": "Approvals Decision",
             "turnlog.context": "ContextDiff ContextView diff_contexts",
             "turnlog.models": "load_model",
+            "turnlog.observe": "Span to_otlp",
             "turnlog.runtime": "probe_sandbox",
             "turnlog.tools": "Tool",
             "turnlog.widgets": "Notebook",
@@ -108,7 +112,7 @@ else:
             "._map": "Batch Mapped ProgressBar",
             "._folds": "Memory",
             "._stored": "PendingAnswer explain fork_session pending_answers pending_calls purge_entries "
-            "record_decision redact_entries",
+            "record_decision redact_entries trace_of",
             "._rerun": "Comparison",
             "._replay": "ReplayReport replay replay_entries",
             "._lease": "SessionLease",

@@ -58,12 +58,13 @@ from ._stored import (
     pending_calls,
     purge_entries,
     redact_entries,
+    trace_of,
 )
 from ._stream import Run, RunStream
 
 T = TypeVar("T", default=str)
 
-ExportFormat: TypeAlias = Literal["jsonl", "html", "markdown", "openai", "anthropic", "langchain"]
+ExportFormat: TypeAlias = Literal["jsonl", "html", "markdown", "otlp", "openai", "anthropic", "langchain"]
 
 
 class StoredSession:
@@ -208,8 +209,8 @@ class StoredSession:
 
     async def export(self, path: str | Path | None = None, *, format: ExportFormat = "jsonl") -> bytes:
         """The session as a file; written to ``path`` too, when one is given. ``jsonl`` is the log itself,
-        ``html`` the timeline in one file that needs no server, ``markdown`` the conversation to read; the
-        others are the messages as those systems write them."""
+        ``html`` the timeline in one file that needs no server, ``markdown`` the conversation to read,
+        ``otlp`` a trace for a collector; the others are the messages as those systems write them."""
         data = await self._export(format)
         if path is not None:
             await asyncio.to_thread(Path(path).write_bytes, data)
@@ -222,6 +223,10 @@ class StoredSession:
             raise AgentError("ConfigInvalid", f"format is {format!r}; it is one of {known}")
         if format == "jsonl":
             return await export_jsonl(store, name)
+        if format == "otlp":
+            from turnlog.observe import to_otlp
+
+            return to_otlp(await trace_of(store, name)) + b"\n"
         from turnlog.transcript import export_messages, render_html, render_markdown  # as few need it
 
         entries = visible_entries(await store.load(name))

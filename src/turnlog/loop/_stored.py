@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from contextlib import AsyncExitStack
-from typing import Any, Literal, TypeAlias
+from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 
 from turnlog import context
 from turnlog.approvals import Decision, make_decision
@@ -29,6 +29,7 @@ from turnlog.contract import (
     ToolDeferred,
     ToolResultsEntry,
     ToolsChangeEntry,
+    ToolStartedEntry,
     Value,
     WidgetEventEntry,
 )
@@ -46,6 +47,9 @@ from turnlog.system import SystemClock, SystemIds
 from turnlog.tools import check_schema
 
 from ._lease import WAIT_ADVICE, SessionLease, Work
+
+if TYPE_CHECKING:
+    from turnlog.observe import Span
 
 OnBusy = Literal["refuse", "wait"]
 
@@ -377,3 +381,19 @@ def decide_on(
         session_id=call.asked_in,
         check=find_problems,
     )
+
+
+async def trace_of(
+    store: Store, session_id: str, *, content: bool = False, under: Span | None = None
+) -> list[Span]:
+    """The spans of a session and of the sub-agents that its calls began, in the order they ended, as
+    ``OpenTelemetry`` sends them live. What is still open is left out."""
+    from turnlog.observe import Span, SpanReader  # most programs make no traces
+
+    reader, found = SpanReader(content=content, under=under), list[Span]()
+    for entry in visible_entries(await store.load(session_id)):
+        found.extend(reader.step(entry))
+        child = entry.payload.child_session_id if isinstance(entry, ToolStartedEntry) else None
+        if child is not None and await store.tail(child) is not None:
+            found.extend(await trace_of(store, child, content=content, under=reader.newest_tool))
+    return found
