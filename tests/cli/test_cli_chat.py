@@ -195,7 +195,7 @@ EDIT = {"path": "notes.txt", "old": "one\ntwo\nthree\n4\n5\n6\n7\n8", "new": "on
 
 
 @pytest.mark.parametrize("name", ["edit", "write"])
-def test_an_edit_is_shown_as_a_diff(shell: Shell, name: str) -> None:
+def test_an_edit_is_shown_as_a_diff_with_the_numbers_of_its_lines(shell: Shell, name: str) -> None:
     shell.env.update(TERM="xterm", TURNLOG_PLAIN="1")
     shell.write("notes.txt", EDIT["old"])
     shell.write(
@@ -220,7 +220,13 @@ def write(path: str, content: str) -> str:
         term.say("Edit")
         seen = term.until("run it?")
     assert ("(3 more lines as in notes.txt on this machine)" in seen) == (name == "write")
-    assert " one\r\n\x1b[31m-two\x1b[0m\r\n\x1b[32m+2\x1b[0m\r\n three" in seen
+    changed = [
+        "\x1b[2m1 \x1b[0m one",
+        "\x1b[2m2 \x1b[0m\x1b[31m-two\x1b[0m",
+        "\x1b[2m2 \x1b[0m\x1b[32m+2\x1b[0m",
+        "\x1b[2m3 \x1b[0m three",
+    ]
+    assert "\r\n".join(changed) in seen
 
 
 def test_a_paste_of_several_lines_is_one_message(shell: Shell) -> None:

@@ -29,6 +29,7 @@ from ._app import (
     store_url_of,
     with_store,
 )
+from ._asking import workspace_of
 from ._project import ask_about
 from ._text import plain
 
@@ -226,8 +227,7 @@ def recorded_workspace(session: str, config: str | None, store_url: str | None) 
     """The folder that the open run of ``session`` works in; None when no run is open, or its log has none."""
     url = store_url or (load_config(config).store if config else None)
     state = SessionState.of(with_store(url, lambda store: store.load(session)))
-    found = (state.runtime_data or {}).get("workspace") if state.is_open else None
-    return found if isinstance(found, str) else None
+    return workspace_of(state) if state.is_open else None
 
 
 def _url_of(store: Store) -> str | None:

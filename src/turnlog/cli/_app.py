@@ -67,6 +67,7 @@ class Commands(click.Group):
         "purge": "_store",
         "delete": "_store",
         "memory": "_memory",
+        "watch": "_watch",
         "serve": "_serve",
         "mcp": "_mcp",
         "doctor": "_store",

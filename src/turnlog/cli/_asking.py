@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import difflib
 import re
-from collections.abc import Iterator
+import sys
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal, cast
 
 import click
+from rich.console import Console
 
 from turnlog.contract import (
     ApprovalDecidedEntry,
@@ -18,6 +20,7 @@ from turnlog.contract import (
     PendingApproval,
     Store,
 )
+from turnlog.history import SessionState
 from turnlog.loop import Decision
 
 from ._app import count, err, say
@@ -37,6 +40,7 @@ _PAIRS = (
 _MORE = "more"  # further replacements of the built-in tool, as a list
 _PATHS = ("path", "file_path", "file", "filename")
 _CONTENTS = ("content", "contents", "text", "file_text", "new_content")
+_EVERY = ("every", "replace_all", "all")
 _LARGEST = 1_000_000  # bytes of a file that a new content is compared with
 
 _ANSWERS: dict[str, Decision] = {"y": "approve", "yes": "approve", "a": "abort", "abort": "abort"}
@@ -85,15 +89,23 @@ async def allowed_tools(store: Store, session: str) -> set[str]:
     return allowed
 
 
+@dataclass(frozen=True)
+class Line:
+    """One line of a changed text: ``+``, ``-`` or unchanged, with its number where the file is here. The sign
+    ``⋯`` stands for what is left out."""
+
+    sign: Literal["+", "-", " ", "⋯"]
+    text: str
+    number: int | None = None
+
+
 def show_call(call: PendingApproval) -> None:
     """A call to the last character, with what it changes in a text as a diff, and how to answer. Only lines
     that a file here has already are left out."""
     why = f" [dim]{short(call.reason)}[/]" if call.reason else ""
-    shown, diff = _find_edit(call.arguments)
+    shown, lines = find_edit(call.arguments, click.get_current_context().params.get("workspace") or ".")
     err.print(f"[magenta]{safe(call.tool_name)}[/] {whole(shown)}{why}")
-    for line in diff:
-        colour = {"+": "green", "-": "red", "@": "cyan"}.get(line[:1])
-        err.print(f"[{colour}]{safe(line)}[/]" if colour else safe(line))
+    show_lines(err, lines)
     say(
         err,
         f"[dim]y: yes · n: no, or no, because … · s: always yes to {safe(call.tool_name)} in this session · "
@@ -101,23 +113,56 @@ def show_call(call: PendingApproval) -> None:
     )
 
 
-def _find_edit(arguments: JsonObject) -> tuple[JsonObject, list[str]]:
-    """The arguments that are no part of an edit, and the edit."""
+def show_lines(console: Console, lines: Sequence[Line], indent: str = "") -> None:
+    width = number_width(lines)
+    for line in lines:
+        number = f"{line.number or '':>{width}} " if width else ""
+        text = safe(line.sign + line.text)
+        colour = _COLOURS.get(line.sign)
+        console.print(f"{indent}[dim]{number}[/]" + (f"[{colour}]{text}[/]" if colour else text))
+
+
+_COLOURS = {"+": "green", "-": "red", "⋯": "dim"}
+
+
+def number_width(lines: Sequence[Line]) -> int:
+    """Columns for the numbers of lines; 0 when they have none."""
+    return (
+        len(str(max((line.number or 0 for line in lines), default=0)))
+        if any(line.number for line in lines)
+        else 0
+    )
+
+
+def workspace_of(state: SessionState) -> str | None:
+    """The folder that a run works in, where its log has it."""
+    found = (state.runtime_data or {}).get("workspace")
+    return found if isinstance(found, str) else None
+
+
+def find_edit(arguments: JsonObject, folder: str | None) -> tuple[JsonObject, list[Line]]:
+    """The arguments that are no part of an edit, and the edit. Where the file is in ``folder`` on this
+    machine, the lines have their numbers, and a few of those around the change are shown. Without a folder no
+    file is looked at."""
+    named = next((name for name in _PATHS if isinstance(arguments.get(name), str)), None)
+    before = _read(arguments[named], folder) if named is not None and folder is not None else None
     if (pairs := _pairs_of(arguments)) is not None:
         rest, edits = pairs
-        diffs = [_diff(old, new, context=len(old)) for old, new in edits]
-        return rest, [line for diff in diffs for line in diff]
-    for path in _PATHS:
-        for content in _CONTENTS:
-            named, new = arguments.get(path), arguments.get(content)
-            if isinstance(named, str) and isinstance(new, str):
-                old = _read(named)
-                if old is not None and old != new:
-                    rest = {name: value for name, value in arguments.items() if name != content}
-                    diff = list(_diff(old, new, context=3))
-                    left = len(new.split("\n")) - sum(line[:1] in (" ", "+") for line in diff)
-                    more = [f"({count(left, 'more line')} as in {named} on this machine)"] if left else []
-                    return rest, diff + more
+        after, most = before, sys.maxsize if any(rest.get(name) is True for name in _EVERY) else 1
+        for old, new in edits:
+            found = after is not None and bool(old) and 1 <= after.count(old) <= most
+            after = after.replace(old, new) if after is not None and found else None
+        if before is not None and after is not None:
+            return rest, _numbered(before, after)
+        return rest, [line for old, new in edits for line in _whole_diff(old, new)]
+    for content in _CONTENTS if named is not None and before is not None else ():
+        new = arguments.get(content)
+        if isinstance(new, str) and new != before and before is not None and named is not None:
+            rest = {name: value for name, value in arguments.items() if name != content}
+            lines = _numbered(before, new)
+            left = len(new.split("\n")) - sum(line.sign in " +" for line in lines)
+            more = f"({count(left, 'more line')} as in {arguments[named]} on this machine)"
+            return rest, [*lines, *([Line("⋯", more)] if left else [])]
     return arguments, []
 
 
@@ -143,17 +188,43 @@ def _is_list_of_objects(value: object) -> bool:
     return isinstance(value, list) and all(isinstance(each, dict) for each in cast("list[object]", value))
 
 
-def _diff(old: str, new: str, *, context: int) -> Iterator[str]:
-    lines = difflib.unified_diff(old.split("\n"), new.split("\n"), lineterm="", n=context)
-    for number, line in enumerate(lines):
-        if number > 1:  # behind the names of the files, which have none
-            yield line
+def _numbered(old: str, new: str) -> list[Line]:
+    """The difference of two versions of a file, with three lines around each change."""
+    if old.endswith("\n") and new.endswith("\n"):  # no line comes after the last break
+        old, new = old[:-1], new[:-1]
+    before, after = old.split("\n"), new.split("\n")
+    lines: list[Line] = []
+    groups = list(difflib.SequenceMatcher(None, before, after, autojunk=False).get_grouped_opcodes(3))
+    for group in groups:
+        if group[0][1] > 0:
+            lines.append(Line("⋯", ""))
+        for tag, i, j, k, m in group:
+            if tag == "equal":
+                lines += [Line(" ", text, k + at + 1) for at, text in enumerate(after[k:m])]
+                continue
+            lines += [Line("-", text, i + at + 1) for at, text in enumerate(before[i:j])]
+            lines += [Line("+", text, k + at + 1) for at, text in enumerate(after[k:m])]
+    if groups and groups[-1][-1][4] < len(after):
+        lines.append(Line("⋯", ""))
+    return lines
 
 
-def _read(path: str) -> str | None:
+def _whole_diff(old: str, new: str) -> list[Line]:
+    """All of both texts, without numbers: where they stand in the file is not known here."""
+    before, after = old.split("\n"), new.split("\n")
+    lines: list[Line] = []
+    for tag, i, j, k, m in difflib.SequenceMatcher(None, before, after, autojunk=False).get_opcodes():
+        if tag == "equal":
+            lines += [Line(" ", text) for text in before[i:j]]
+        else:
+            lines += [Line("-", text) for text in before[i:j]] + [Line("+", text) for text in after[k:m]]
+    return lines
+
+
+def _read(path: str, folder: str) -> str | None:
     """The text of a file of this machine, which is not always the one that the tool works on."""
     try:
-        file = Path(click.get_current_context().params.get("workspace") or ".") / path
+        file = Path(folder) / path
         if not file.is_file() or file.stat().st_size > _LARGEST:
             return None
         return file.read_bytes().decode("utf-8")

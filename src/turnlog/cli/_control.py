@@ -41,6 +41,7 @@ from ._app import (
     write_json,
 )
 from ._app import answer as answer_with
+from ._asking import find_edit, show_lines, workspace_of
 from ._text import safe, short, whole
 
 _PATIENCE = 3.0  # seconds in which a run that was asked to stop is expected to stop
@@ -89,7 +90,7 @@ def approve_command(
     async def work(store: Store) -> tuple[ApprovalDecided, str]:
         handle = open_session(store, session)
         decided = await handle.decide(call, chosen, by=by, arguments=changed, note=note)
-        return decided, await _how_to_continue(store, session)
+        return decided, await how_to_continue(store, session)
 
     decided, command = with_store(store_url, work)
     if as_json:
@@ -99,7 +100,7 @@ def approve_command(
     err.print(f"[dim]continue with: {command}[/]")
 
 
-async def _how_to_continue(store: Store, session: str) -> str:
+async def how_to_continue(store: Store, session: str) -> str:
     """The command, as markup. A child is continued by the session that called it."""
     known: set[str] = set()
     while session not in known:
@@ -115,8 +116,12 @@ async def _how_to_continue(store: Store, session: str) -> str:
 def _list_waiting(store_url: str | None, session: str | None, as_json: bool) -> None:
     """The inbox: calls to decide on, oldest first, and calls to answer."""
 
+    folders: dict[str, str] = {}
+
     async def work(store: Store) -> tuple[list[PendingApproval], list[PendingAnswer]]:
         asked = await (store.pending() if session is None else open_session(store, session).pending())
+        for name in {one.session_id for one in asked}:
+            folders[name] = workspace_of(SessionState.of(await store.load(name))) or "."
         return asked, await pending_answers(store, session)
 
     asked, questions = with_store(store_url, work)
@@ -124,7 +129,7 @@ def _list_waiting(store_url: str | None, session: str | None, as_json: bool) -> 
         for one in asked:
             write_json(one if session is None else one.requested)
         return
-    _show_calls(asked, session)
+    _show_calls(asked, session, folders)
     _show_questions(questions, session)
     if not asked and not questions:
         out.print("nothing waits" + (f" in {safe(session)}" if session is not None else ""))
@@ -134,13 +139,15 @@ def _list_waiting(store_url: str | None, session: str | None, as_json: bool) -> 
         err.print(f"[dim]answer with: {answer_with(session or 'SESSION')}[/]")
 
 
-def _show_calls(asked: Sequence[PendingApproval], session: str | None) -> None:
+def _show_calls(asked: Sequence[PendingApproval], session: str | None, folders: dict[str, str]) -> None:
     indent = "" if session is not None else "  "
     for one in asked:
         if session is None:
             when = one.requested_at[:16].replace("T", " ")
             out.print(f"[bold]{safe(one.session_id)}[/] [dim]{when}[/]")
-        out.print(f"{indent}[magenta]{one.tool_call_id}[/] {safe(one.tool_name)} {whole(one.arguments)}")
+        shown, lines = find_edit(one.arguments, folders[one.session_id])
+        out.print(f"{indent}[magenta]{one.tool_call_id}[/] {safe(one.tool_name)} {whole(shown)}")
+        show_lines(out, lines, indent + "  ")
         if one.reason:
             out.print(f"{indent}  [dim]{safe(one.reason)}[/]")
 
@@ -197,7 +204,7 @@ def answer_command(
 
     async def work(store: Store) -> str:
         await open_session(store, session).answer(call, content, is_error=failed, by=by)
-        return await _how_to_continue(store, session)
+        return await how_to_continue(store, session)
 
     command = with_store(store_url, work)
     if as_json:

@@ -5,7 +5,9 @@ from __future__ import annotations
 import os
 import re
 import sys
+from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
+from typing import Any
 
 import click
 from rich.cells import cell_len, set_cell_size
@@ -74,14 +76,45 @@ def _moment(ctx: click.Context, given: click.Parameter, value: str | None) -> st
     return value
 
 
+def listing_options(command: Callable[..., Any]) -> Callable[..., Any]:
+    """The options that say which sessions are listed."""
+    for option in (
+        store_option,
+        click.option(
+            "--all", "children", is_flag=True, help="Also those of agents called as tools, and notes."
+        ),
+        click.option("--limit", type=click.IntRange(min=1), metavar="N", help="At most N sessions."),
+        click.option(
+            "--since", callback=_moment, metavar="AGE", help="Changed since then: 30m, 12h, 7d, or a time."
+        ),
+        click.option("--status", type=click.Choice(STATUSES), help="Only sessions in this state."),
+        click.option("--failed", "status", flag_value="failed", help="Only sessions whose last run failed."),
+        click.option(
+            "--waiting", "status", flag_value="awaiting_human", help="Only sessions that wait for a human."
+        ),
+    ):
+        command = option(command)
+    return command
+
+
+async def list_sessions(
+    store: Store,
+    *,
+    status: RunStatus | None,
+    since: str | None,
+    limit: int | None,
+    children: bool,
+) -> list[SessionInfo]:
+    """The sessions that fit, the last changed first."""
+    # A child that waits for a person, or failed, may be what is looked for.
+    if children or status is not None:
+        return await store.sessions(status=status, since=since, limit=limit)
+    found = await store.sessions(status=status, since=since)
+    return [info for info in found if _is_conversation(info)][:limit]
+
+
 @click.command("sessions", short_help="List the sessions of the store.")
-@click.option("--waiting", "status", flag_value="awaiting_human", help="Only sessions that wait for a human.")
-@click.option("--failed", "status", flag_value="failed", help="Only sessions whose last run failed.")
-@click.option("--status", type=click.Choice(STATUSES), help="Only sessions in this state.")
-@click.option("--since", callback=_moment, metavar="AGE", help="Changed since then: 30m, 12h, 7d, or a time.")
-@click.option("--limit", type=click.IntRange(min=1), metavar="N", help="At most N sessions.")
-@click.option("--all", "children", is_flag=True, help="Also those of agents called as tools, and notes.")
-@store_option
+@listing_options
 @json_option
 def sessions_command(
     status: RunStatus | None,
@@ -92,16 +125,11 @@ def sessions_command(
     as_json: bool,
 ) -> None:
     """List the sessions of the store, the last changed first."""
-    # A child that waits for a person, or failed, may be what is looked for.
-    children = children or status is not None
-    most = limit if children else None
 
     async def look(store: Store) -> tuple[list[SessionInfo], dict[str, str]]:
         if store_url is not None:  # the usual place is made when it is first used; this one may be misspelt
-            _check_is_there(store)
-        found = await store.sessions(status=status, since=since, limit=most)
-        if not children:
-            found = [info for info in found if _is_conversation(info)][:limit]
+            check_is_there(store)
+        found = await list_sessions(store, status=status, since=since, limit=limit, children=children)
         return found, {one.session_id: await status_of(store, one.session_id, one.status) for one in found}
 
     found, statuses = with_store(store_url, look)
@@ -122,7 +150,7 @@ def sessions_command(
         out.print(_session_line(row, widths))
 
 
-def _check_is_there(store: Store) -> None:
+def check_is_there(store: Store) -> None:
     """Raises ``ConfigInvalid`` for a file or a folder that does not exist."""
     match store:
         case SqliteStore():

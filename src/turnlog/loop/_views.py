@@ -26,7 +26,7 @@ from turnlog.contract import (
     Value,
     encode,
 )
-from turnlog.history import Step, Timeline, TimelineReader, screens_in, visible_entries
+from turnlog.history import SessionState, Step, Timeline, TimelineReader, screens_in, visible_entries
 
 from ._stored import explain
 
@@ -43,6 +43,7 @@ class Log:
         self.session_id = session_id
         self.entries: list[Entry] = []
         self.visible: list[Entry] = []
+        self.state = SessionState()
         self._reader = TimelineReader()
         self.contexts: OrderedDict[int, ContextView] = OrderedDict()
 
@@ -51,6 +52,11 @@ class Log:
         return self.entries[-1].seq if self.entries else 0
 
     def add(self, fresh: Sequence[Entry]) -> None:
+        if self.entries:
+            for entry in fresh:
+                self.state.step(entry)
+        else:
+            self.state.take(fresh)
         self.entries += fresh
         if any(isinstance(entry, RedactionEntry | PurgeEntry) for entry in fresh):
             self.contexts.clear()

@@ -133,7 +133,7 @@ async def show_session(call: Call) -> SessionView:
     log = await call.server.logs.get(call.session_id)
     found = await call.server.store.sessions(parent=call.session_id)
     driver = await session.driver()
-    state = AgentState.from_entries(log.entries)
+    state = AgentState.of(log.state)
     return SessionView(
         info=await _info(call),
         state=state,
@@ -149,7 +149,7 @@ async def show_session(call: Call) -> SessionView:
 
 async def _info(call: Call) -> SessionInfo:
     log = await call.server.logs.get(call.session_id)
-    header, state = log.entries[0], AgentState.from_entries(log.entries)
+    header, state = log.entries[0], AgentState.of(log.state)
     payload: Any = header.payload
     return SessionInfo(
         session_id=call.session_id,
@@ -249,7 +249,7 @@ class StateView(Value, frozen=True, kw_only=True):
 
 async def show_state(call: Call) -> StateView:
     log = await call.server.logs.get(call.session_id)
-    status = AgentState.from_entries(log.entries).status
+    status = AgentState.of(log.state).status
     return StateView(
         status=status,
         undriven=status in RUNNING and await call.session.driver() is None,
