@@ -53,7 +53,7 @@ def test_a_seed_is_the_same_every_time_and_in_every_process() -> None:
 
 def test_seeds_differ_and_everything_happens_in_them() -> None:
     counts: Counter[str] = Counter()
-    for seed in range(200):
+    for seed in range(200, 460):  # the rarest thing is in one of a hundred
         counts += simulate(seed).counts
     for expected in (
         "aborted",

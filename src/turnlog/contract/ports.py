@@ -137,6 +137,9 @@ class Lease(Value, frozen=True, kw_only=True):
     owner: str
     epoch: int
     ttl: float
+    tail: Tail | None = None
+    """Where the log ended when it was claimed, with seq 0 for an empty one; None where the store did not
+    look."""
 
 
 class LeaseHolder(Value, frozen=True, kw_only=True):

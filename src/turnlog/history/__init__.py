@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from ._appends import check_input as check_input
     from ._appends import named_blobs as named_blobs
     from ._appends import refuse_calls as refuse_calls
+    from ._base import begins as begins
     from ._blank import PLACEHOLDER as PLACEHOLDER
     from ._export import export_jsonl as export_jsonl
     from ._export import fork as fork
@@ -59,6 +60,7 @@ else:
         __name__,
         {
             "._appends": "attach_images check_input named_blobs refuse_calls",
+            "._base": "begins",
             "._blank": "PLACEHOLDER",
             "._export": "export_jsonl fork import_jsonl",
             ".jsonl": "JsonlStore",

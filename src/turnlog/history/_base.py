@@ -7,7 +7,7 @@ import asyncio
 import os
 from collections.abc import Callable, Iterable, Sequence
 from datetime import UTC, datetime
-from functools import wraps
+from functools import partial, wraps
 from pathlib import Path
 from types import CoroutineType
 from typing import Any, NamedTuple, ParamSpec, TypeVar
@@ -30,6 +30,7 @@ from ..contract import (
     SessionDigest,
     SessionInfo,
     StoredEntry,
+    Tail,
     find_unjson,
     read_envelope,
 )
@@ -48,8 +49,12 @@ ANSWER_KEPT = 86_400.0
 _TIME, _HEAD = b'"timestamp":"', 800
 _HASH, _HASH_AT, _HASH_END = b'"hash":"', 66, 74
 
+NO_TAIL = Tail(seq=0, id="", hash="")
+"""Of a session without entries."""
+
 K = TypeVar("K")
 V = TypeVar("V")
+T = TypeVar("T")
 
 
 def remember(cache: dict[K, V], key: K, value: V) -> None:
@@ -62,18 +67,33 @@ def remember(cache: dict[K, V], key: K, value: V) -> None:
 P = ParamSpec("P")
 
 
-def uncut(begin: Callable[P, asyncio.Future[None]]) -> Callable[P, CoroutineType[Any, Any, None]]:
-    """Makes a store's ``append`` of a function that starts a write which nothing can cut in two.
+def uncut(begin: Callable[P, asyncio.Future[T]]) -> Callable[P, CoroutineType[Any, Any, T]]:
+    """Makes a store's ``append`` or ``claim`` of a function that starts a write which nothing can cut in two.
 
-    A session then needs no task to protect the write from being cancelled: it waits for the future.
+    A caller then needs no task to protect the write from being cancelled: it waits for the future, which is
+    an ``Uncut`` or done already. Such an ``append`` also takes ``release``: the lease is given back with the
+    batch.
     """
 
     @wraps(begin)
-    async def append(*args: P.args, **kwargs: P.kwargs) -> None:
-        await begin(*args, **kwargs)
+    async def whole(*args: P.args, **kwargs: P.kwargs) -> T:
+        return await begin(*args, **kwargs)
 
-    append.begin = begin  # pyright: ignore[reportAttributeAccessIssue]
-    return append
+    whole.begin = begin  # pyright: ignore[reportAttributeAccessIssue]
+    return whole
+
+
+def begins(method: Callable[..., Any]) -> Callable[..., asyncio.Future[Any]] | None:
+    """What starts the write of a method that was made by ``uncut``; None for any other."""
+    begin: Any = getattr(method, "begin", None)
+    return None if begin is None else partial(begin, method.__self__)  # type: ignore[attr-defined]
+
+
+def done(value: T) -> asyncio.Future[T]:
+    """The future of a write that took no waiting."""
+    future: asyncio.Future[T] = asyncio.get_running_loop().create_future()
+    future.set_result(value)
+    return future
 
 
 def absolute(path: str | Path) -> str:

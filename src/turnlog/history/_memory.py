@@ -9,6 +9,8 @@ from copy import copy
 from dataclasses import dataclass, field
 from typing import Literal, TypeVar
 
+import msgspec
+
 from ..contract import (
     AgentError,
     Clock,
@@ -21,11 +23,14 @@ from ..contract import (
     read_envelope,
 )
 from ._base import (
+    NO_TAIL,
     NOT_DUE,
     Listed,
     Query,
     check_batch,
     check_free,
+    check_session_id,
+    done,
     exists_already,
     fork_beyond,
     forks_left,
@@ -78,12 +83,11 @@ class MemoryStore(RowStore):
         lease: Lease | None = None,
         digest: SessionDigest | None = None,
         blobs: Sequence[bytes] = (),
+        release: bool = False,
     ) -> asyncio.Future[None]:
         check_batch(session_id, batch, expected_tail)
-        self._append(session_id, batch, expected_tail, lease, digest, blobs)
-        done: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        done.set_result(None)
-        return done
+        self._append(session_id, batch, expected_tail, lease, digest, blobs, release)
+        return done(None)
 
     def _append(
         self,
@@ -93,6 +97,7 @@ class MemoryStore(RowStore):
         lease: Lease | None,
         digest: SessionDigest | None,
         blobs: Sequence[bytes],
+        release: bool,
     ) -> None:
         updated_at, _ = tail_of(batch)
         with self._lock:
@@ -105,6 +110,8 @@ class MemoryStore(RowStore):
                 raise moved_on(session_id, expected_tail, log.tail)
             if lease is not None:
                 log.lease.until = self._now() + lease.ttl
+                if release:
+                    log.lease.release(lease)
             log.own.extend(batch)
             log.created_at = log.created_at or read_envelope(batch[0].body).timestamp
             log.updated_at = updated_at
@@ -122,10 +129,7 @@ class MemoryStore(RowStore):
     async def tail(self, session_id: str) -> Tail | None:
         with self._lock:
             log = self._logs.get(session_id)
-            if log is None or log.tail == 0:
-                return None
-            last = self._slice(log, log.tail - 1, log.tail)[0]
-        return Tail(seq=last.seq, id=last.id, hash=read_envelope(last.body).hash)
+            return None if log is None or log.tail == 0 else self._tail(log)
 
     async def _list(self, query: Query, limit: int | None) -> list[Listed]:
         with self._lock:
@@ -179,6 +183,15 @@ class MemoryStore(RowStore):
             forked_at=log.forked_at if log.parent else None,
         )
         return with_digest(info, log.digest) if log.digest else info
+
+    @uncut
+    def claim(self, session_id: str, *, owner: str, ttl: float) -> asyncio.Future[Lease]:
+        check_session_id(session_id)
+        with self._lock:
+            log = self._logs.get(session_id) or _Log()
+            lease = log.lease.claim(session_id, owner, ttl, self._now())
+            self._logs[session_id] = log
+            return done(msgspec.structs.replace(lease, tail=self._tail(log)))
 
     async def _change_lease(
         self, session_id: str, change: Callable[[LeaseRow], T], *, make: bool = False
@@ -286,6 +299,12 @@ class MemoryStore(RowStore):
         if log is None or log.tail == 0:
             raise not_found(session_id)
         return log
+
+    def _tail(self, log: _Log) -> Tail:
+        if log.tail == 0:
+            return NO_TAIL
+        last = self._slice(log, log.tail - 1, log.tail)[0]
+        return Tail(seq=last.seq, id=last.id, hash=read_envelope(last.body).hash)
 
     def _slice(self, log: _Log, after: int, end: int) -> list[StoredEntry]:
         parts: list[list[StoredEntry]] = []

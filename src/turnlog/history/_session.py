@@ -7,8 +7,7 @@ observers. Nothing else writes to a log.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterable, Iterator, Sequence
-from functools import partial
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from logging import DEBUG, getLogger
 from typing import Any, Protocol, TypeVar, cast, overload
 
@@ -32,6 +31,7 @@ from ..contract import (
     SessionHeader,
     Store,
     StoredEntry,
+    Tail,
     ToolCall,
     ToolResults,
     encode,
@@ -39,10 +39,11 @@ from ..contract import (
     seal,
 )
 from ._appends import Appends, detach_images, scrub_payload
-from ._base import check_session_id, digest_of, not_found
+from ._base import begins, check_session_id, digest_of, not_found
 from ._state import SLICE, SessionState
 from ._upcast import Loaded
 from ._views import HIDING, AgentState, Transcript, visible_entries
+from ._worker import Uncut
 
 T = TypeVar("T")
 
@@ -252,8 +253,11 @@ class Session(Appends):
 
     # Writing
 
-    async def commit(self) -> list[Entry]:
+    async def commit(self, *, returned: Callable[[], None] | None = None) -> list[Entry]:
         """Write what is staged as one batch, whole or not at all, and return it.
+
+        With ``returned`` the lease is given back in the same write, where the store can do that, and
+        ``returned`` is called when it was.
 
         When it fails, what was staged is dropped and ``AgentError`` raised: log and memory agree. A commit
         that is cancelled finishes its write first, for the same reason. Commits that overlap wait for each
@@ -281,21 +285,24 @@ class Session(Appends):
                 # A future of its own, so that a run that is cancelled cannot cut a write in two.
                 write: asyncio.Future[None]
                 try:
-                    append: Any = self.store.append
-                    begin = getattr(append, "begin", None)
-                    done = (append if begin is None else partial(begin, append.__self__))(
+                    begin = begins(self.store.append)
+                    if begin is None or self.lease is None:
+                        returned = None
+                    append: Any = begin or self.store.append
+                    done = append(
                         self.session_id,
                         [sealed.stored for sealed in self._writing],
                         expected_tail=len(self._entries),
                         lease=self.lease,
                         digest=digest_of(self.state),
                         blobs=blobs,
+                        **({"release": True} if returned is not None else {}),
                     )
                     write = asyncio.ensure_future(done)
                 except Exception as error:  # a store that cannot be called so
                     write = asyncio.get_running_loop().create_future()
                     write.set_exception(error)
-                await self._finish(write)
+                await self._finish(write, returned)
         finally:
             self._turn.release()
         written = self._entries[first:target]
@@ -317,13 +324,16 @@ class Session(Appends):
                         error,
                     )
 
-    async def refresh(self) -> list[Entry]:
-        """Read what others appended since; returns it. Nothing may be staged."""
+    async def refresh(self, tail: Tail | None = None) -> list[Entry]:
+        """Read what others appended since; returns it. Nothing may be staged. ``tail`` is where the log ends,
+        for one who knows: when that is where this session ends, nothing is read."""
         if self._staged or self._writing:
             raise AgentError(
                 "InvalidEntry",
                 f"session {self.session_id!r} has staged entries; commit or discard them first",
             )
+        if tail is not None and self._ends_at(tail):
+            return []
         if not self._entries and await self.store.tail(self.session_id) is None:
             return []
         found = await self.store.load(self.session_id, after=len(self._entries))
@@ -397,7 +407,7 @@ class Session(Appends):
             )
         return payload if message is payload.message else _replace(payload, message=message)
 
-    async def _finish(self, write: asyncio.Future[None]) -> None:
+    async def _finish(self, write: asyncio.Future[None], returned: Callable[[], None] | None) -> None:
         """Wait for ``write`` to its end, however often that is cancelled: then log and memory agree."""
         interrupted = await _outlast(write) if not write.done() else await _give_way()
         if write.cancelled():  # by one who cancels every task there is; it may have arrived
@@ -419,6 +429,8 @@ class Session(Appends):
         self._entries.extend(sealed.entry for sealed in self._writing)
         self.size += sum(len(sealed.stored.body) for sealed in self._writing)
         self._writing = []
+        if returned is not None:
+            returned()
         if interrupted is not None:
             raise interrupted
 
@@ -430,7 +442,7 @@ class Session(Appends):
             tail = await self.store.tail(self.session_id)
         except Exception:
             return False
-        return tail is not None and (tail.seq, tail.id, tail.hash) == (last.seq, last.id, last.hash)
+        return tail is not None and _is_at(last, tail)
 
     def _drop(self) -> None:
         self._dropped += 1
@@ -459,6 +471,11 @@ class Session(Appends):
             return (self._staged or self._writing)[-1].entry
         return self._entries[-1] if self._entries else None
 
+    def _ends_at(self, tail: Tail) -> bool:
+        if not self._entries:
+            return tail.seq == 0
+        return _is_at(self._entries[-1], tail)
+
     def _known_ids(self) -> set[str]:
         for entry in self._entries[self._ids_upto :]:
             self._ids_seen.add(entry.id)
@@ -484,12 +501,16 @@ async def _fold(entries: Sequence[Entry]) -> SessionState:
     return state
 
 
+def _is_at(entry: Entry, tail: Tail) -> bool:
+    return (tail.seq, tail.id, tail.hash) == (entry.seq, entry.id, entry.hash)
+
+
 async def _outlast(task: asyncio.Future[Any]) -> asyncio.CancelledError | None:
     """Wait until ``task`` is done; returns the last attempt to cancel the wait."""
     interrupted: asyncio.CancelledError | None = None
     while not task.done():
         try:
-            await asyncio.shield(task)
+            await (task if isinstance(task, Uncut) else asyncio.shield(task))
         except asyncio.CancelledError as error:
             interrupted = error
         except BaseException:

@@ -27,6 +27,7 @@ from ..contract import (
 )
 from ._base import (
     ANSWER_KEPT,
+    NO_TAIL,
     NOT_DUE,
     Listed,
     Query,
@@ -100,12 +101,13 @@ _MOVE = "UPDATE sessions SET tail_seq = ?, tail_id = ?, tail_hash = ?, updated_a
 _DIGEST = "status = ?, is_open = ?, pending = ?, digest = ?"
 
 
-def move_tail(*, digest: bool, leased: bool) -> str:
-    renewing, guard = (", lease_until = ?", " AND epoch = ? AND owner = ?") if leased else ("", "")
-    return f"{_MOVE}{f', {_DIGEST}' if digest else ''}{renewing} WHERE key = ? AND tail_seq = ?{guard}"
+def move_tail(*, digest: bool, lease: Literal["none", "renewed", "released"]) -> str:
+    leasing = {"none": "", "renewed": ", lease_until = ?", "released": ", owner = NULL, lease_until = ?"}
+    guard = "" if lease == "none" else " AND epoch = ? AND owner = ?"
+    return f"{_MOVE}{f', {_DIGEST}' if digest else ''}{leasing[lease]} WHERE key = ? AND tail_seq = ?{guard}"
 
 
-_MOVE_TAIL = move_tail(digest=True, leased=False)
+_MOVE_TAIL = move_tail(digest=True, lease="none")
 _KEEP_DIGEST = f"UPDATE sessions SET {_DIGEST} WHERE id = ? AND tail_seq = ? AND pending IS NULL"
 ADD_ENTRY = "INSERT INTO entries (place, id, kind, body) VALUES (?, ?, ?, ?)"
 _FIND_IDS = "SELECT id FROM entries WHERE place > ? AND place <= ? ORDER BY place"
@@ -202,6 +204,10 @@ class Row(NamedTuple):
     owner: str | None
     lease_until: float
 
+    @property
+    def tail(self) -> Tail:
+        return Tail(seq=self.tail_seq, id=self.tail_id, hash=self.tail_hash) if self.tail_seq else NO_TAIL
+
 
 class SqlStore(StoreBase):
     """What is the same in every SQL store, over a few ways to reach the database."""
@@ -251,7 +257,7 @@ class SqlStore(StoreBase):
     async def tail(self, session_id: str) -> Tail | None:
         rows = await self._ask(FIND_SESSION, (session_id,)) if is_text(session_id) else []
         row = Row._make(rows[0]) if rows else None
-        return Tail(seq=row.tail_seq, id=row.tail_id, hash=row.tail_hash) if row and row.tail_seq else None
+        return row.tail if row and row.tail_seq else None
 
     async def _list(self, query: Query, limit: int | None) -> list[Listed]:
         return [read_row(row) for row in await self._ask(*list_sessions(query, limit)) if type(row[0]) is str]

@@ -31,6 +31,14 @@ def _alone(jobs: list[Any]) -> None:
         job.error = error
 
 
+class Uncut(asyncio.Future[Any]):
+    """What comes of work that nothing can take back. A task that awaits it and is cancelled is told so once
+    the work is done; nothing has to be shielded."""
+
+    def cancel(self, msg: Any = None) -> bool:
+        return False
+
+
 class Job:
     """Something to do on the thread. It ends with ``value`` or ``error``; ``run`` is given it in a list."""
 
@@ -88,11 +96,11 @@ class Worker:
     def do(self, work: Callable[[], T]) -> asyncio.Future[T]:
         return self.submit(Job(work))
 
-    def submit(self, job: Job) -> asyncio.Future[Any]:
+    def submit(self, job: Job, *, uncut: bool = False) -> asyncio.Future[Any]:
         """Hand ``job`` to the thread; call from a coroutine, await what it returns."""
         loop = asyncio.get_running_loop()
         job.outbox = self._outboxes.get(loop) or self._add_outbox(loop)
-        future = job.future = loop.create_future()
+        future = job.future = Uncut(loop=loop) if uncut else loop.create_future()
         inbox = self._inbox
         while inbox is None or not inbox.put(job):
             inbox = self._start()

@@ -13,11 +13,12 @@ import random
 import socket
 from collections.abc import Callable, Coroutine
 from contextlib import suppress
-from functools import cache
+from functools import cache, partial
 from types import TracebackType
-from typing import Any, Literal, TypeAlias, TypeVar
+from typing import Any, Literal, Protocol, TypeAlias, TypeVar
 
 from turnlog.contract import AgentError, Clock, Lease, Store
+from turnlog.history import begins
 from turnlog.observe import get_logger
 
 T = TypeVar("T")
@@ -52,6 +53,10 @@ def check_writing(on_busy: str, ttl: float) -> float:
     return ttl
 
 
+class _Cancellable(Protocol):
+    def cancel(self) -> object: ...
+
+
 class SessionLease:
     """``async with`` it: claimed inside, renewed every third of ``ttl``, given back at the end.
 
@@ -83,11 +88,11 @@ class SessionLease:
         self._work = work
         self._advice = advice
         self._lease: Lease | None = None
-        self._renewing: asyncio.Task[None] | None = None
+        self._renewing: _Cancellable | None = None
 
     @property
     def lease(self) -> Lease | None:
-        """What appends are made with; None outside of ``async with``."""
+        """What appends are made with; None outside of ``async with``, and once it was given back."""
         return self._lease
 
     async def __aenter__(self) -> SessionLease:
@@ -97,23 +102,30 @@ class SessionLease:
         except BaseException:
             forget_owner(self._owner)
             raise
-        self._renewing = asyncio.get_running_loop().create_task(
-            self._renew(self._lease), name=f"turnlog lease {self._session_id}"
-        )
+        self._renew_later(self._lease)
         return self
 
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        lease, self._lease = self._lease, None
+        lease = self._lease
+        try:
+            if lease is not None:
+                self._stop_renewing()
+                await _to_its_end(self._give_back(lease))
+        finally:
+            self.returned()
+
+    def returned(self) -> None:
+        """It was given back together with entries: nothing is left to do at the end."""
+        self._lease = None
+        self._stop_renewing()
+        forget_owner(self._owner)
+
+    def _stop_renewing(self) -> None:
         renewing, self._renewing = self._renewing, None
         if renewing is not None:
             renewing.cancel()
-        try:
-            if lease is not None:
-                await _to_its_end(self._give_back(lease))
-        finally:
-            forget_owner(self._owner)
 
     async def _give_back(self, lease: Lease) -> None:
         try:
@@ -121,19 +133,32 @@ class SessionLease:
         except AgentError as error:  # it runs out by itself
             _log.debug("%s: the lease was not given back: %s", self._session_id, error.message)
 
-    async def _renew(self, lease: Lease) -> None:
-        while True:
-            await self._clock.sleep(self._ttl / 3)
-            try:
-                await self._store.renew(lease)
-            except AgentError as error:
-                if error.code != "SessionConcurrentWrite":
-                    # The store cannot be reached, by others neither; the next append reports it.
-                    _log.debug("%s: the lease was not renewed: %s", self._session_id, error.message)
-                    continue
+    def _renew_later(self, lease: Lease) -> None:
+        """By a timer where the clock has timers: most runs end before it is due, and need no task."""
+        later: Any = getattr(self._clock, "call_later", None)
+        if later is None:
+            self._start_renewing(lease, self._ttl / 3)
+        else:
+            self._renewing = later(self._ttl / 3, partial(self._start_renewing, lease))
+
+    def _start_renewing(self, lease: Lease, after: float = 0.0) -> None:
+        self._renewing = asyncio.get_running_loop().create_task(
+            self._renew(lease, after), name=f"turnlog lease {self._session_id}"
+        )
+
+    async def _renew(self, lease: Lease, after: float) -> None:
+        if after:
+            await self._clock.sleep(after)
+        try:
+            await self._store.renew(lease)
+        except AgentError as error:
+            if error.code == "SessionConcurrentWrite":
                 if self._on_lost is not None:
                     self._on_lost(lost(self._session_id, error))
                 return
+            # The store cannot be reached, by others neither; the next append reports it.
+            _log.debug("%s: the lease was not renewed: %s", self._session_id, error.message)
+        self._renew_later(lease)
 
     # Claiming
 
@@ -165,8 +190,17 @@ class SessionLease:
 
     async def _claim_as(self, owner: str) -> Lease:
         """A claim that is cancelled and succeeds all the same would lock everybody out."""
-        claim = self._store.claim(self._session_id, owner=owner, ttl=self._ttl)
-        return await _to_its_end(claim, undo=self._store.release)
+        begin = begins(self._store.claim)
+        if begin is None:
+            claim = self._store.claim(self._session_id, owner=owner, ttl=self._ttl)
+            return await _to_its_end(claim, undo=self._store.release)
+        claimed = begin(self._session_id, owner=owner, ttl=self._ttl)
+        try:
+            return await claimed
+        except asyncio.CancelledError:
+            if claimed.exception() is None:
+                await _to_its_end(self._store.release(claimed.result()))
+            raise
 
     async def _take_over(self, holder: str) -> None:
         """A dead process's lease is given back in its name; then it is free, for us or for a faster one."""

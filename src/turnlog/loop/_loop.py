@@ -287,7 +287,14 @@ class AgentLoop:
                 return self._ports(opened, folds, objects, budget, output, to)
 
             ports.tools = Speakers(folds.session, ports, self.parts, hand_over)
-        return Runner(folds.session, ports, self.parts.clock, opened.run_id, widgets=self.parts.widgets)
+        return Runner(
+            folds.session,
+            ports,
+            self.parts.clock,
+            opened.run_id,
+            widgets=self.parts.widgets,
+            returned=opened.held.returned if opened.held is not None else None,
+        )
 
     def _speaker(self, folds: Folds) -> Handoff | None:
         """The agent of the team that the conversation was handed to, if it was."""

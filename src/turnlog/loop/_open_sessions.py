@@ -340,7 +340,9 @@ class OpenSessions:
         """The session in step with its log; ``named`` gives a new one its title and metadata."""
         session_id = opened.session_id
         folds = self.kept.pop(session_id)  # back when it is in step with the log
-        fresh = await folds.session.refresh() if folds is not None else []
+        lease = opened.held.lease if opened.held is not None else None
+        tail = lease.tail if lease is not None else None
+        fresh = await folds.session.refresh(tail) if folds is not None else []
         if folds is None or any(isinstance(entry, PurgeEntry) for entry in fresh):
             # What was erased from the store is not kept in memory either.
             session = await Session.open(
@@ -359,7 +361,7 @@ class OpenSessions:
         if named is not None:
             check_named(folds.session, named)
         folds.session.secrets = self.secrets()
-        folds.session.lease = opened.held.lease if opened.held is not None else None
+        folds.session.lease = lease
         self.kept.use(session_id, folds)
         return folds
 
@@ -394,6 +396,8 @@ class OpenSessions:
         """The session is free for another run; what came too late for this one is appended or kept."""
         # A message that was posted is still in the store's queue; the next driver takes it from there.
         opened.steering.waiting = [said for said in opened.steering.waiting if said.control is None]
+        if opened.held is not None and opened.held.lease is None:
+            opened.held = None  # it was given back with the last entries
         folds = self.kept.get(opened.session_id)
         if folds is not None and folds.session.has_staged:
             self.kept.pop(opened.session_id)  # it has seen what is not in the log

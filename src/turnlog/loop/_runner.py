@@ -116,6 +116,7 @@ class Runner:
         *,
         widgets: Sequence[Widget[Any]] = (),
         home: Callable[[], str] | None = None,
+        returned: Callable[[], None] | None = None,
     ) -> None:
         self.session = session
         self.ports = ports
@@ -127,6 +128,7 @@ class Runner:
         self._home = home or (lambda: session.session_id)
         """The session named in keys and digests; a replayed fork has its parent's for the past."""
         self._run_id = run_id
+        self._returned = returned  # called when the lease was given back with the last entries of the run
         self._widgets = widgets
         self._call: CallInProgress | None = None
         self._collector: Collector | None = None
@@ -547,8 +549,9 @@ class Runner:
 
     async def _finish(self, status: Literal["completed", "failed", "aborted"]) -> list[RunEvent]:
         self.outbox.go(status)
+        told = self.outbox.take()
         try:
-            told = await self.flush()
+            await self.session.commit(returned=self._returned)
         except AgentError as failure:
             return self._lost(failure.to_info())
         return [*told, self._ended(result_of(self.session.session_id, self.session.state, self._output))]
@@ -593,6 +596,4 @@ def _ending(code: str) -> Literal["aborted", "failed"]:
 def _role(session: Session) -> str | None:
     """The part this run plays (``planner``, ``reviewer``, …), for a router to choose by."""
     started = session.state.started
-    if started is None:
-        return None
-    return started.role or (started.model_params or {}).get("role")
+    return None if started is None else started.role or (started.model_params or {}).get("role")

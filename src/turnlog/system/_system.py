@@ -4,6 +4,7 @@ import asyncio
 import os
 import threading
 import time
+from collections.abc import Callable
 
 
 class SystemClock:
@@ -34,6 +35,10 @@ class SystemClock:
 
     async def sleep(self, seconds: float) -> None:
         await asyncio.sleep(seconds)
+
+    def call_later(self, seconds: float, call: Callable[[], object]) -> asyncio.TimerHandle:
+        """Call it when so much time has passed; from within an event loop, which must live on till then."""
+        return asyncio.get_running_loop().call_later(seconds, call)
 
 
 class SystemIds:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import heapq
 from collections import deque
+from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
 from itertools import count
 from typing import Any, cast
@@ -81,11 +82,20 @@ class VirtualClock:
         if seconds <= 0:
             await asyncio.sleep(0)
             return
-        future = asyncio.get_running_loop().create_future()
+        await self._sleep(seconds)
+
+    def _sleep(self, seconds: float) -> asyncio.Future[None]:
+        future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         heapq.heappush(self._sleepers, (self._passed + seconds, next(self._order), future))
         if self._auto:
             self._start_pump()
-        await future
+        return future
+
+    def call_later(self, seconds: float, call: Callable[[], object]) -> asyncio.Future[None]:
+        """Call it when time has moved so far; ``cancel`` what is returned to leave it."""
+        future = self._sleep(seconds)
+        future.add_done_callback(lambda done: None if done.cancelled() else call())
+        return future
 
     async def advance(self, seconds: float) -> None:
         """Move time; who wakes on the way runs, and may sleep and wake again, before this returns."""

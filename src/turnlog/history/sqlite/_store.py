@@ -88,13 +88,15 @@ class SqliteStore(SqlStore):
         lease: Lease | None = None,
         digest: SessionDigest | None = None,
         blobs: Sequence[bytes] = (),
+        release: bool = False,
     ) -> asyncio.Future[None]:
         check_batch(session_id, batch, expected_tail)
-        until = 0.0 if lease is None else self._now() + lease.ttl
+        until = 0.0 if lease is None or release else self._now() + lease.ttl
         tail = tail_of(batch)
-        return self._writing.submit(
-            AppendJob(self._writer, session_id, batch, expected_tail, tail, lease, until, digest, blobs)
+        job = AppendJob(
+            self._writer, session_id, batch, expected_tail, tail, lease, until, digest, blobs, release
         )
+        return self._writing.submit(job, uncut=True)
 
     async def read(self, session_id: str, *, after: int = 0, upto: int | None = None) -> list[StoredEntry]:
         return await self._reading.do(partial(self._reader.read, session_id, after, upto))
@@ -106,11 +108,12 @@ class SqliteStore(SqlStore):
         check_control(control)
         await self._tell(_sql.POST, (control.id, control.session_id, encode(control)))
 
-    async def claim(self, session_id: str, *, owner: str, ttl: float) -> Lease:
+    @uncut
+    def claim(self, session_id: str, *, owner: str, ttl: float) -> asyncio.Future[Lease]:
         check_session_id(session_id)
         now = self._now()
 
-        def script() -> Script[int]:
+        def script() -> Script[Lease]:
             rows = yield _sql.FIND_SESSION, (session_id,)
             if not rows:
                 yield from self._make(session_id)
@@ -119,10 +122,9 @@ class SqliteStore(SqlStore):
             if row.owner is not None and row.owner != owner and row.lease_until > now:
                 raise leased(session_id, row.owner, row.lease_until - now)
             yield _CLAIM, (row.epoch + 1, owner, now + ttl, row.key)
-            return row.epoch + 1
+            return Lease(session_id=session_id, owner=owner, epoch=row.epoch + 1, ttl=ttl, tail=row.tail)
 
-        epoch = await self._change(script, brief=True)
-        return Lease(session_id=session_id, owner=owner, epoch=epoch, ttl=ttl)
+        return self._writing.submit(Job(partial(self._writer.change, script(), True)), uncut=True)
 
     async def close(self) -> None:
         """Give file and threads back. A later call opens the file again."""
@@ -191,9 +193,12 @@ MAKE_SESSION = (
 )
 _HIDDEN = "SELECT 1 FROM sessions NOT INDEXED WHERE id = ? AND tail_seq > 0"
 _MOVE = {
-    (fresh, leased): _sql.move_tail(digest=fresh, leased=leased)
+    (fresh, leased, release): _sql.move_tail(
+        digest=fresh, lease="released" if leased and release else "renewed" if leased else "none"
+    )
     for fresh in (False, True)
     for leased in (False, True)
+    for release in (False, True)
 }
 _abandoned: list[Any] = []
 """Connections of a parent process: closing one in the child could release the parent's locks."""
@@ -324,6 +329,7 @@ class AppendJob(Job):
         "hash",
         "lease",
         "lease_until",
+        "release",
         "session_id",
         "updated_at",
     )
@@ -339,6 +345,7 @@ class AppendJob(Job):
         lease_until: float,
         digest: SessionDigest | None,
         blobs: Sequence[bytes],
+        release: bool,
     ) -> None:
         super().__init__(_nothing, writer.commit)
         self.session_id = session_id
@@ -349,6 +356,7 @@ class AppendJob(Job):
         self.lease_until = lease_until
         self.digest = digest
         self.blobs = blobs
+        self.release = release
 
 
 def _nothing() -> None: ...
@@ -467,7 +475,7 @@ class Writer(_Side):
             values += (known.key, expected)
         else:
             values += (job.lease_until, known.key, expected, lease.epoch, lease.owner)
-        connection.execute(_MOVE[fresh, lease is not None], values)
+        connection.execute(_MOVE[fresh, lease is not None, job.release], values)
         if connection.changes() == 0:
             row = connection.execute(_sql.FIND_SESSION, (job.session_id,)).fetchone()
             if row is None or row[0] != known.key:  # deleted meanwhile, and perhaps made anew
