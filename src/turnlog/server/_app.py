@@ -178,6 +178,7 @@ def create_app(
     server is reached, ``origins`` the pages elsewhere that may use it. The agent stays the caller's to close.
     """
     from ._api import ENDPOINTS
+    from ._openai import openai_routes
     from ._page import page_routes
 
     if not hasattr(agent, "loop") and not hasattr(agent, "append"):
@@ -210,7 +211,7 @@ def create_app(
 
     routes = [endpoint.route(server) for endpoint in ENDPOINTS]
     app = Starlette(
-        routes=[Mount("/api", routes=routes), *page_routes()],
+        routes=[Mount("/api", routes=routes), Mount("/v1", routes=openai_routes(server)), *page_routes()],
         lifespan=lifespan,
         exception_handlers={404: missing, 405: missing, 500: failed},
     )

@@ -23,7 +23,8 @@ COOKIE = "turnlog"
 LOOPBACK = ("localhost", "127.0.0.1", "[::1]")
 _SAFE = ("GET", "HEAD", "OPTIONS")
 _OPEN = ("/api/login", "/api/openapi.json", "/api/health")
-"""Paths that need no token. What is not below ``/api`` is the page, which holds nothing of a session."""
+"""Paths that need no token. What is below neither ``/api`` nor ``/v1`` is the page, which holds nothing of a
+session."""
 
 _PAGE_POLICY = (
     "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' data:; connect-src 'self'; "
@@ -114,7 +115,7 @@ class Guard(msgspec.Struct, frozen=True, kw_only=True):
         if not length.isdigit() or int(length) > limit:
             raise Problem(413, "BodyTooLarge", f"a request may hold {limit:,} bytes, and this has {length}")
         path = scope["path"].removeprefix(scope.get("root_path", ""))
-        if not path.startswith("/api/") or path in _OPEN or self.token is None:
+        if not path.startswith(("/api/", "/v1/")) or path in _OPEN or self.token is None:
             return
         self._check_token(headers, scope["method"], same or origin in self.origins)
 
