@@ -112,6 +112,15 @@ def test_context_shows_what_the_model_saw(told: Shell) -> None:
     assert "+ assistant Let me add. → add" in grown
 
 
+def test_show_numbers_model_calls_as_context_does(told: Shell) -> None:
+    """The third call is the first of the second run."""
+    shown = [line for line in told.ok("show", "s1").out.splitlines() if "model_call_started" in line]
+    assert [re.search(r"call (\d+) ·", line)[1] for line in shown] == ["1", "2", "3"]  # type: ignore[index]
+    hashes = [line.rsplit(" ", 1)[1] for line in shown]
+    seen = [told.ok("context", "s1", "-c", str(call), "--json").lines[0] for call in (1, 2, 3)]
+    assert [view["contextHash"][:8] for view in seen] == hashes
+
+
 def test_replay(told: Shell) -> None:
     assert told.ok("replay", "s1").out.startswith("identical: 16 entries, 2 runs, 3 contexts compared")
     (report,) = told.ok("replay", "s1", "--json").lines
@@ -206,6 +215,11 @@ def test_compact(told: Shell) -> None:
     assert "window not known · folds at 120,000 · 1 fold so far" in told.ok("context", "long").out
     view = told.ok("context", "long", "--call", "2", "--json").lines[0]
     assert (view["foldAt"], view["folds"]) == (120_000, 0)
+    made = f"Agent({told.script('Hi.')!r}, store='sqlite:log.db')"
+    told.write("shop.py", f"from turnlog import Agent\nagent = {made}\n")
+    assert "nothing to fold" in told.ok("compact", "s1", "--agent", "shop.py:agent").err
+    both = told("compact", "s1", "--agent", "shop.py:agent", "--store", "sqlite:log.db")
+    assert both.code == 2 and "--agent brings its own store" in both.err
     recapped = told.ok("fork", "s1", "--json").lines[0]["sessionId"]
     told.ok("compact", recapped, "-m", told.script("We added 1 and 2."))
     assert "compaction_summary" in told.kinds(recapped)

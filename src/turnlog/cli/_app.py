@@ -54,7 +54,7 @@ class Commands(click.Group):
         "show": "_show",
         "files": "_files",
         "context": "_log",
-        "compact": "_log",
+        "compact": "_compact",
         "replay": "_log",
         "fork": "_log",
         "rerun": "_rerun",

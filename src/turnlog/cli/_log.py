@@ -1,4 +1,4 @@
-"""``sessions``, ``replay``, ``fork``, ``context``, ``compact``: read logs, and fold what a model sees."""
+"""``sessions``, ``replay``, ``fork``, ``context``: read logs."""
 
 from __future__ import annotations
 
@@ -17,7 +17,6 @@ from turnlog.contract import (
     STATUSES,
     AgentError,
     Entry,
-    FoldEntry,
     Message,
     RunStatus,
     SessionInfo,
@@ -31,11 +30,9 @@ from turnlog.loop import (
     ContextView,
     Memory,
     ReplayReport,
-    compact_session,
     diff_contexts,
     explain,
     fork_session,
-    load_model,
     replay,
 )
 
@@ -51,7 +48,6 @@ from ._app import (
     status_of,
     store_option,
     store_url_of,
-    wait_option,
     with_store,
     write_json,
 )
@@ -358,55 +354,3 @@ def _words(message: Message) -> str:
         elif isinstance(part, ToolResultPart):
             said.append(result_text(part))
     return " ".join(said) or ", ".join(part.kind for part in message.parts)
-
-
-@click.command("compact", short_help="Make what the model sees smaller.")
-@session_argument
-@click.option("--model", "-m", metavar="NAME", help="Have this model write a recap first.")
-@click.option("--instructions", metavar="TEXT", help="What the recap has to keep.")
-@wait_option
-@store_option
-@json_option
-def compact_command(
-    session: str,
-    model: str | None,
-    instructions: str | None,
-    wait: bool,
-    store_url: str | None,
-    as_json: bool,
-) -> None:
-    """Fold a session now: long results become summaries, the oldest part becomes a digest.
-
-    The log keeps everything; only what the model sees gets smaller.
-    """
-
-    if instructions and not model:
-        raise click.UsageError("--instructions are for the model that writes a recap: name it with --model")
-
-    async def work(store: Store) -> list[Entry]:
-        chosen = load_model(model) if model else None
-        try:
-            return await compact_session(
-                store,
-                session,
-                model=chosen,
-                instructions=instructions,
-                on_busy="wait" if wait else "refuse",
-            )
-        finally:
-            if chosen is not None:
-                await chosen.close()
-
-    doing = f"{safe(model)} writes a recap" if model else None
-    entries = with_store(store_url, work, doing=doing)
-    if as_json:
-        for entry in entries:
-            write_json(entry)
-        return
-    folds = [entry.payload for entry in entries if isinstance(entry, FoldEntry)]
-    for fold in folds:
-        out.print(f"folded: {fold.tokens_before} → {fold.tokens_after} tokens, estimated")
-    if not folds and entries:
-        out.print("a recap was written; the next fold uses it")
-    elif not folds:
-        err.print("nothing to fold: it would free too little")

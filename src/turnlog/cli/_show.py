@@ -105,18 +105,24 @@ def show_command(
     elif entry is not None:
         _show_whole(shown[0], took.get(shown[0].seq))
     else:
-        _show_lines(shown, took)
+        _show_lines(shown, took, _number_calls(log))
         _show_state(state, status, len(log))
 
 
-def _show_lines(entries: Sequence[Entry], took: dict[int, float]) -> None:
+def _number_calls(log: Sequence[Entry]) -> dict[int, int]:
+    """Seq → the number of a model call in the log, as ``context --call`` takes it."""
+    calls = [entry.seq for entry in log if isinstance(entry, ModelCallStartedEntry)]
+    return {seq: number for number, seq in enumerate(calls, 1)}
+
+
+def _show_lines(entries: Sequence[Entry], took: dict[int, float], calls: dict[int, int]) -> None:
     width = out.width if out.is_terminal else None
     day = ""
     for entry in entries:
         if entry.timestamp[:10] != day:
             day = entry.timestamp[:10]
             out.print(f"[dim]{day} UTC[/]")
-        out.print(entry_line(entry, took.get(entry.seq), width))
+        out.print(entry_line(entry, took.get(entry.seq), width, calls.get(entry.seq)))
 
 
 def _show_state(state: SessionState, status: str, entries: int) -> None:
@@ -248,12 +254,12 @@ def went_wrong(entry: Entry) -> bool:
             return False
 
 
-def entry_line(entry: Entry, took: float | None, width: int | None) -> Text:
-    """One entry in one line, of at most ``width`` columns. What went wrong or waits is never cut: it gets as
-    many lines as it needs."""
+def entry_line(entry: Entry, took: float | None, width: int | None, call: int | None) -> Text:
+    """One entry in one line, of at most ``width`` columns; ``call`` is its number if it is a model call. What
+    went wrong or waits is never cut: it gets as many lines as it needs."""
     time, lasted = entry.timestamp[11:19], _tight(took) if took is not None else ""
     head = Text.from_markup(f"[dim]{entry.seq:>5} {time} {lasted:>6}[/] {entry.kind:<18} ", emoji=False)
-    body = Text.from_markup(_body(entry), emoji=False)
+    body = Text.from_markup(_body(entry, call), emoji=False)
     if width is None:
         body.rstrip()
         return head + body
@@ -268,7 +274,7 @@ def entry_line(entry: Entry, took: float | None, width: int | None) -> Text:
     return head + Text("\n" + " " * indent).join(body.wrap(out, max(width - indent, 1)))
 
 
-def _body(entry: Entry) -> str:  # one line for each kind: long because the vocabulary is
+def _body(entry: Entry, call: int | None) -> str:  # one line for each kind: long because the vocabulary is
     match entry:
         case SessionHeaderEntry():
             title = f"{short(entry.payload.title)} " if entry.payload.title else ""
@@ -284,7 +290,7 @@ def _body(entry: Entry) -> str:  # one line for each kind: long because the voca
         case ModelCallStartedEntry():
             p = entry.payload
             again = f", attempt {p.attempt}" if p.attempt > 1 else ""
-            what = f"call {p.model_call_index}{again} · {count(p.message_count, 'message')}"
+            what = f"call {call}{again} · {count(p.message_count, 'message')}"
             why = f" · {safe(p.reason)}" if p.reason else ""
             return f"[dim]{safe(p.target.model)}{why} · {what} · context {p.context_hash[:8]}[/]"
         case ModelCallFailedEntry():

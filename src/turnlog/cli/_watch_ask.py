@@ -348,7 +348,8 @@ class Panel(Static):
 
     def redraw(self) -> None:
         if self.size.width and self.display:
-            self.update(Text("\n").join(self._lay(self.size.width, self.size.height)))
+            # Its size is set by the screen: what it says moves nothing else.
+            self.update(Text("\n").join(self._lay(self.size.width, self.size.height)), layout=False)
 
     def on_resize(self) -> None:
         self.redraw()

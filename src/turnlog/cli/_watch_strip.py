@@ -29,6 +29,7 @@ class RunStrip:
         self._shown = shown
         self._columns: list[list[Step]] = [[] for _ in range(self.width)]
         self._place: dict[int, int] = {}
+        self._drawn: tuple[Paint, tuple[Text, ...]] | None = None
         weights = [_weight(step, widths) for step in steps]
         total = sum(weights) or 1.0
         self._each = max(1, min(4, self.width // max(len(steps), 1))) if widths == "steps" else 1
@@ -54,12 +55,12 @@ class RunStrip:
         """Of the names of runs, bars, context and marks as many as ``height`` has room for."""
         first, last = (self._place.get(seq, 0) for seq in sight)
         at = self._place.get(chosen.seq) if chosen is not None else None
-        rows = {
-            "runs": self._runs(paint),
-            "bars": self._bars(paint),
-            "context": self._context(paint),
-            "marks": self._marks(paint),
-        }
+        if self._drawn is None or self._drawn[0] is not paint:
+            rows = self._runs(paint), self._bars(paint), self._context(paint), self._marks(paint)
+            self._drawn = paint, rows
+        rows = dict(
+            zip(("runs", "bars", "context", "marks"), (row.copy() for row in self._drawn[1]), strict=True)
+        )
         for name in ("bars", "context", "marks"):
             rows[name].stylize(Style(bgcolor=paint.colour["panel"]), first, last + 1)
             if at is not None:

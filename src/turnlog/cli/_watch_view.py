@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+from bisect import bisect_right
 from collections.abc import Awaitable, Callable
 from time import monotonic
 from typing import cast
@@ -15,7 +16,7 @@ from textual.screen import Screen
 
 from turnlog.contract import AgentError, SessionHeader, SessionInfo, Store
 from turnlog.history import Announcing, Step
-from turnlog.loop import Log, Logs, Saw, call_at, open_session, saw, words_of
+from turnlog.loop import Log, Logs, Saw, open_session, saw, words_of
 
 from ._app import login
 from ._asking import workspace_of
@@ -318,18 +319,25 @@ class SessionView(Screen[None]):
         step = self.chosen
         if self.query_one("#outline").display and self._outline:
             at = self.conversation.chosen or 0
-            near = [place for place, index in enumerate(self._outline) if index <= at]
             outline = self.query_one("#outline", Blocks)
             outline.show(len(self._outline))
-            outline.choose(near[-1] if near else 0)
+            outline.choose(max(bisect_right(self._outline, at) - 1, 0))
         if step is None:
             return
-        call = step.call or call_at(self.shown.log, step.seq)
+        call = self._call_of(step)
         key = (self.shown.log.session_id, call)
         if call == 0:
             self._saw, self._saw_key = None, key
         elif key != self._saw_key:
             self.run_worker(while_open(self._look_at(call, key)), group="saw", exclusive=True)
+
+    def _call_of(self, step: Step) -> int:
+        """The model call that a step belongs to, or the last one before it; 0: none."""
+        steps = self.shown.timeline.steps
+        for at in range(bisect_right(steps, step.seq, key=lambda each: each.seq) - 1, -1, -1):
+            if (call := steps[at].call) is not None:
+                return call
+        return 0
 
     async def _look_at(self, call: int, key: tuple[str, int]) -> None:
         """Read what the model saw; in a thread, for a long log takes a while."""
