@@ -13,7 +13,7 @@ import pytest
 PACKAGE = Path(__file__).resolve().parent.parent / "src" / "turnlog"
 CONTRACT = PACKAGE / "contract"
 LAZY = ["turnlog", "turnlog.history", "turnlog.loop", "turnlog.models", "turnlog.testing"]
-LOADED_WHEN_USED = "pydantic httpx2 apsw click rich xllamacpp openai anthropic"
+LOADED_WHEN_USED = "pydantic httpx2 aiohttp apsw click rich xllamacpp openai anthropic"
 
 
 def test_import_turnlog_loads_nothing_heavy_and_prints_nothing() -> None:

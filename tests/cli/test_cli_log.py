@@ -261,7 +261,7 @@ def test_purge(any_shell: Shell) -> None:
 def test_doctor(shell: Shell) -> None:
     assert "store" in shell.ok("doctor").out
     rows = {row["name"]: row for row in shell.ok("doctor", "--json").lines}
-    assert {"cli", "server", "mcp", "postgres"} <= rows.keys()
+    assert {"cli", "fast", "server", "mcp", "postgres"} <= rows.keys()
     attacks = [row for name, row in rows.items() if name.startswith("probe ")]
     if "level workspace" in rows["sandbox"]["detail"]:
         assert len(attacks) == 19 and all(row["ok"] for row in attacks)

@@ -73,14 +73,12 @@ class PlayingTransport(httpx2.AsyncBaseTransport):
         return httpx2.Response(status, headers=headers, stream=_Pieces(pieces, failure))
 
 
-async def play_over_http(exchange: dict[str, Any]) -> list[MessageDelta]:
-    """The whole body over a real connection."""
+async def play_over_http(exchange: dict[str, Any], **fields: Any) -> list[MessageDelta]:
+    """The body over a real connection, whole unless ``fields`` of the answer say otherwise."""
     response = exchange["response"]
+    fields.setdefault("pieces", response.get("chunk_lengths") or None)
     answer = LoopbackAnswer(
-        body=body_of(exchange),
-        status=response["status"],
-        headers=response["headers"],
-        pieces=response.get("chunk_lengths") or None,
+        body=body_of(exchange), status=response["status"], headers=response["headers"], **fields
     )
     async with Loopback(answer) as server:
         model = make_model(exchange["protocol"], server.url)

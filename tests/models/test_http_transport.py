@@ -20,6 +20,8 @@ from turnlog.models.http._model import find_key, find_url, is_loopback
 from turnlog.models.http._read import SilenceWatch, inflater
 from turnlog.testing import Loopback, LoopbackAnswer
 
+pytestmark = pytest.mark.usefixtures("transport")
+
 BODY = b"data: one\n\ndata: two\n\ndata: end\n\n"
 
 

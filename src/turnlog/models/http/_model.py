@@ -7,7 +7,8 @@ import os
 import re
 from collections.abc import Awaitable, Mapping, Sequence
 from hashlib import sha256
-from typing import TYPE_CHECKING, Any, ClassVar
+from importlib.util import find_spec
+from typing import TYPE_CHECKING, Any, ClassVar, Literal, TypeAlias
 from urllib.parse import urlsplit
 from weakref import WeakKeyDictionary
 
@@ -42,12 +43,17 @@ else:
     H = TypeVar("H", bound="HttpModelConfig")
 
 
+TransportName: TypeAlias = Literal["aiohttp", "httpx2"]
+
+
 class HttpModelConfig(ModelConfig, frozen=True, kw_only=True):
     """``api_key`` is a :class:`Secret`: it shows in no log, error or representation.
 
     Times are in seconds: ``timeout_connect`` until the connection stands, ``timeout_first_byte`` until the
     first byte of the answer's body, ``timeout_silence`` between two pieces of it. ``extra_body`` is laid
-    over the request's JSON, ``extra_headers`` over its headers.
+    over the request's JSON, ``extra_headers`` over its headers. ``transport`` is the HTTP client to use:
+    ``aiohttp`` (the extra ``fast``) or ``httpx2``; when absent, the environment variable
+    ``TURNLOG_TRANSPORT``, else aiohttp where it is installed.
     """
 
     base_url: str | None = None
@@ -57,6 +63,7 @@ class HttpModelConfig(ModelConfig, frozen=True, kw_only=True):
     timeout_silence: float = 300.0
     extra_headers: dict[str, str] | None = None
     extra_body: JsonObject | None = None
+    transport: TransportName | None = None
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -164,7 +171,7 @@ class HttpModel(Model[H]):
         self, url: str, body: bytes, headers: Mapping[str, str], config: HttpModelConfig, provider: str
     ) -> Send:
         client: Any = self._client
-        if (transport := self._transport(url)) is not None:
+        if (transport := self._transport(url, config)) is not None:
             return send_with(transport, url, body, headers, config)
         from . import _httpx2
 
@@ -183,10 +190,10 @@ class HttpModel(Model[H]):
             + (" or the official asynchronous client" if self.sdk_required else ""),
         )
 
-    def _transport(self, url: str) -> Transport | None:
+    def _transport(self, url: str, config: HttpModelConfig) -> Transport | None:
         """Of our own, or over the client that was handed in; None over an official client."""
         if self._client is None:
-            return self._pool.get(url)
+            return self._pool.get(url, config.transport)
         from . import _httpx2
 
         given = isinstance(self._client, _httpx2.httpx2.AsyncClient)
@@ -215,7 +222,7 @@ class HttpModel(Model[H]):
             return None
         if server is None or not self._told.may_ask(server):
             return None
-        transport = self._transport(server.base)
+        transport = self._transport(server.base, config)
         if transport is None:
             return None
         return self._told.ask(transport, server._replace(headers=with_extra(server.headers, config)))
@@ -277,24 +284,53 @@ class TransportPool:
     """``get`` gives the transport of the running loop. A pool belongs to one model."""
 
     def __init__(self) -> None:
-        self._of_loops: WeakKeyDictionary[asyncio.AbstractEventLoop, dict[tuple[bool, bool], Transport]] = (
+        self._of_loops: WeakKeyDictionary[asyncio.AbstractEventLoop, dict[object, Transport]] = (
             WeakKeyDictionary()
         )
 
-    def get(self, url: str) -> Transport:
-        from . import _httpx2
-
+    def get(self, url: str, wanted: TransportName | None) -> Transport:
+        wanted = wanted or _named_by_environment()
+        kind = (wanted, is_loopback(url), url.startswith("http:"))
         of_loop = self._of_loops.setdefault(asyncio.get_running_loop(), {})
-        local, plain = is_loopback(url), url.startswith("http:")
-        found = of_loop.get((local, plain))
+        found = of_loop.get(kind)
         if found is None:
-            found = of_loop[local, plain] = _httpx2.Httpx2Transport.make(local=local, plain=plain)
+            for loop in [loop for loop in self._of_loops if loop.is_closed()]:
+                del self._of_loops[loop]  # its transports know it, so that it would stay for ever
+            found = of_loop[kind] = _make(*kind)
         return found
 
     async def close(self) -> None:
         of_loop = self._of_loops.pop(asyncio.get_running_loop(), {})
         for transport in of_loop.values():
             await transport.close()
+
+
+def _named_by_environment() -> TransportName | None:
+    match os.environ.get("TURNLOG_TRANSPORT", "").strip():
+        case "":
+            return None
+        case "aiohttp" | "httpx2" as name:
+            return name
+        case name:
+            raise AgentError(
+                "ConfigInvalid", f"TURNLOG_TRANSPORT is {name!r}; it can be 'aiohttp' or 'httpx2'"
+            )
+
+
+def _make(wanted: TransportName | None, local: bool, plain: bool) -> Transport:
+    if wanted != "httpx2":
+        missing = "it is not installed: pip install 'turnlog[fast]'"
+        if find_spec("aiohttp") is not None:
+            from . import _aiohttp
+
+            missing = _aiohttp.why_not(local=local)
+            if missing is None:
+                return _aiohttp.AiohttpTransport(local=local, plain=plain)
+        if wanted == "aiohttp":
+            raise AgentError("ConfigInvalid", f"the transport is to be aiohttp, but {missing}")
+    from . import _httpx2
+
+    return _httpx2.Httpx2Transport.make(local=local, plain=plain)
 
 
 # ── address and key ──
