@@ -77,6 +77,7 @@ class AiohttpTransport:
                 headers=headers,
                 proxy=self._proxies.before(target),
                 allow_redirects=False,
+                middlewares=None if body else (_once,),
                 timeout=aiohttp.ClientTimeout(connect=timeout_connect, ceil_threshold=3600),
             )
         except BaseException as error:
@@ -88,6 +89,14 @@ class AiohttpTransport:
 
     async def close(self) -> None:
         await self._session.close()
+
+
+async def _once(request: aiohttp.ClientRequest, handler: aiohttp.ClientHandlerType) -> aiohttp.ClientResponse:
+    """Left alone, aiohttp sends a GET again whose connection broke."""
+    try:
+        return await handler(request)
+    except (aiohttp.ClientOSError, aiohttp.ServerDisconnectedError) as error:
+        raise _translate(error) from error
 
 
 class AiohttpAnswer:

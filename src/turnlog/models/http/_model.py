@@ -117,7 +117,7 @@ class HttpModel(Model[H]):
     def __init__(self, config: H | str | None = None, **fields: Any) -> None:
         super().__init__(config, **fields)
         self._pool = TransportPool()
-        self._told = ToldWindows()
+        self._told: ToldWindows | None = None
 
     @property
     def secrets(self) -> Mapping[str, str]:
@@ -220,16 +220,20 @@ class HttpModel(Model[H]):
             server = self._own_server(config)
         except AgentError:  # no key: the call itself says so
             return None
-        if server is None or not self._told.may_ask(server):
+        if server is None:
+            return None
+        self._told = told = self._told or ToldWindows()
+        if not told.may_ask(server):
             return None
         transport = self._transport(server.base, config)
         if transport is None:
             return None
-        return self._told.ask(transport, server._replace(headers=with_extra(server.headers, config)))
+        return told.ask(transport, server._replace(headers=with_extra(server.headers, config)))
 
     def told_window(self, target: ModelInvocationDescriptor) -> int | None:
-        config = self._config
-        return self._told.get(self._url(config), config.model_id) if target == self.descriptor else None
+        if self._told is None or target != self.descriptor:
+            return None
+        return self._told.get(self._url(self._config), self._config.model_id)
 
     def model_info(self) -> ModelInfo:
         info, told = super().model_info(), self.told_window(self.descriptor)
