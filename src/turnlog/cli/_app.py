@@ -70,6 +70,7 @@ class Commands(click.Group):
         "watch": "_watch",
         "serve": "_serve",
         "mcp": "_mcp",
+        "acp": "_acp",
         "doctor": "_store",
         "completion": "_completion",
     }
