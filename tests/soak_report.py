@@ -7,6 +7,7 @@ from typing import Any
 _KINDS = {
     "crashes": ("single crashes", "double crashes", "failures"),
     "seeds": ("seeds", "failures"),
+    "kills": ("kills in edits and commands", "of them in a sandbox", "files that were worked on"),
     "small windows": ("turns", "calls answered", "calls refused", "folds"),
 }
 

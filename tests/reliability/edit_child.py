@@ -1,7 +1,7 @@
 """A process that makes edits and runs commands, one after the other, to be killed in the middle of them.
 
-``python edit_child.py FOLDER MARK``: continues the session in FOLDER where it was left; ``MARK`` is in the
-name of every command that it runs.
+``python edit_child.py FOLDER MARK LEVEL``: continues the session in FOLDER where it was left; ``MARK`` is in
+the name of every command that it runs, ``LEVEL`` the sandbox.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ import asyncio
 import sys
 
 from turnlog import Agent
-from turnlog.runtime import LocalRuntime
+from turnlog.runtime import LocalRuntime, SandboxLevel
 from turnlog.testing import ScriptedModel, Turn
 from turnlog.tools import code_tools
 
@@ -34,9 +34,9 @@ def next_turn(mark: str, request: object) -> Turn:
     return Turn(tool_calls=[{"name": name, "arguments": arguments}])
 
 
-async def main(folder: str, mark: str) -> None:
+async def main(folder: str, mark: str, level: SandboxLevel) -> None:
     model = ScriptedModel(default=lambda request: next_turn(mark, request))
-    runtime = LocalRuntime(f"{folder}/work", level="none")
+    runtime = LocalRuntime(f"{folder}/work", level=level)
     async with Agent(model, tools=code_tools(), runtime=runtime, store=f"sqlite:{folder}/log.db") as agent:
         print("ready", flush=True)
         session = agent.session("s")
@@ -48,4 +48,4 @@ async def main(folder: str, mark: str) -> None:
 
 
 if __name__ == "__main__":
-    asyncio.run(main(*sys.argv[1:]))
+    asyncio.run(main(sys.argv[1], sys.argv[2], sys.argv[3]))  # type: ignore[arg-type]

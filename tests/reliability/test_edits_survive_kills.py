@@ -8,12 +8,15 @@ import signal
 import subprocess
 import sys
 import time
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
 from reliability.edit_child import EDITS, END
+from runtime.levels import LEVELS, needs
 from slices import slice_of
+from turnlog.runtime import SandboxLevel
 
 CHILD = Path(__file__).with_name("edit_child.py")
 PATIENCE = 60.0
@@ -43,7 +46,7 @@ def _processes_with(mark: str) -> list[int]:
     return found
 
 
-def kill_until_done(folder: Path, seed: int, kills: int) -> int:
+def kill_until_done(folder: Path, seed: int, kills: int, level: SandboxLevel = "none") -> int:
     """Start the work again and again, and kill it; the last time it may finish. Returns how often."""
     chance = random.Random(seed)
     work = folder / "work"
@@ -53,7 +56,7 @@ def kill_until_done(folder: Path, seed: int, kills: int) -> int:
     for number in range(kills + 1):
         mark = f"mark-{os.getpid()}-{seed}-{number}"
         child = subprocess.Popen(
-            [sys.executable, str(CHILD), str(folder), mark], stdout=subprocess.PIPE, text=True
+            [sys.executable, str(CHILD), str(folder), mark, level], stdout=subprocess.PIPE, text=True
         )
         assert child.stdout is not None
         with child.stdout:
@@ -75,9 +78,20 @@ def test_edits_and_commands_survive_kills(tmp_path: Path) -> None:
     kill_until_done(tmp_path, slice_of(1000), kills=3)
 
 
+def test_a_sandbox_leaves_nothing_behind_either(tmp_path: Path) -> None:
+    needs("workspace")
+    kill_until_done(tmp_path, slice_of(1000), 2, "workspace")
+
+
 @pytest.mark.soak
-def test_two_hundred_kills(tmp_path: Path) -> None:
+@pytest.mark.timeout(3600)
+@pytest.mark.parametrize("level", LEVELS)
+def test_two_hundred_kills(
+    tmp_path: Path, level: SandboxLevel, record_property: Callable[[str, object], None]
+) -> None:
+    needs(level)
     killed, seed = 0, 0
     while killed < 200:
-        killed += kill_until_done(tmp_path / str(seed), seed, kills=8)
+        killed += kill_until_done(tmp_path / str(seed), seed, 8, level)
         seed += 1
+    record_property("kills", [killed, 0 if level == "none" else killed, seed])

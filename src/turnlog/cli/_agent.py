@@ -2,19 +2,29 @@
 
 from __future__ import annotations
 
+import asyncio
 import importlib
 import importlib.util
 import sys
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from pathlib import Path
 from types import ModuleType
-from typing import Any, TypeVar, cast
+from typing import Any, TypeAlias, TypeVar, cast
 
 import click
 
 from turnlog.contract import AgentError, Store
 from turnlog.history import JsonlStore, SessionState, SqliteStore, default_store_url
-from turnlog.loop import Agent, AgentConfig, Tool, coding_parts, load_config, load_model
+from turnlog.loop import (
+    Agent,
+    AgentConfig,
+    StoredSession,
+    Tool,
+    coding_parts,
+    load_config,
+    load_model,
+    open_session,
+)
 
 from ._app import (
     AGENT,
@@ -266,6 +276,32 @@ def load_object(name: str, kind: type[T], usual: str, option: str) -> T:
         f"{attribute!r} in {place} is a {type(found).__name__}, not {article} {kind.__name__}",
         param_hint=option,
     )
+
+
+OpenHandle: TypeAlias = Callable[[str], StoredSession]
+"""Gives a session by its name; nothing is read before it is used."""
+
+
+def with_sessions(
+    agent_name: str | None,
+    store_url: str | None,
+    work: Callable[[Store, OpenHandle], Awaitable[T]],
+    *,
+    doing: str | None = None,
+) -> T:
+    """Do ``work`` with the sessions of an agent, which has its own store, or of a store."""
+    if agent_name is None:
+        return with_store(
+            store_url, lambda store: work(store, lambda session: open_session(store, session)), doing=doing
+        )
+    if store_url is not None:
+        raise click.UsageError("--agent brings its own store; leave out --store")
+
+    async def by_agent() -> T:
+        async with load_agent(agent_name) as agent:
+            return await work(agent.store, agent.session)
+
+    return asyncio.run(by_agent())
 
 
 def load_tools(name: str) -> list[Tool]:

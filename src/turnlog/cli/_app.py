@@ -405,13 +405,13 @@ def resume(session: str, state: SessionState | None = None) -> str:
 def approve(session: str, call: str | None = None) -> str:
     """The command that decides on a call, as markup."""
     words = ["turnlog", "approve", session, *([call] if call else [])]
-    return safe(shlex.join(words)) + ("" if call else " CALL") + safe(_store())
+    return safe(shlex.join(words)) + ("" if call else " CALL") + safe(_place())
 
 
 def answer(session: str, call: str | None = None) -> str:
     """The command that answers a call, as markup."""
     words = ["turnlog", "answer", session, *([call] if call else [])]
-    return safe(shlex.join(words)) + ("" if call else " CALL") + " TEXT" + safe(_store())
+    return safe(shlex.join(words)) + ("" if call else " CALL") + " TEXT" + safe(_place())
 
 
 def _recorded(state: SessionState) -> list[str]:
@@ -441,6 +441,12 @@ def _with_agent(words: list[str]) -> str:
     elif params.get("project") is False:
         words.append("--no-project")
     return safe(shlex.join(words)) + ("" if "model" in params else ", and the model and tools as before")
+
+
+def _place() -> str:
+    """Where a command that decides finds the session: in the store, or through the agent that has it."""
+    agent = click.get_current_context().params.get("agent_name")
+    return _store() or (f" {shlex.join(['--agent', agent])}" if agent else "")
 
 
 def _store() -> str:

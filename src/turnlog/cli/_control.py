@@ -22,9 +22,9 @@ from turnlog.contract import (
     Store,
 )
 from turnlog.history import SessionState
-from turnlog.loop import Decision, PendingAnswer, StoredSession, open_session, pending_answers
+from turnlog.loop import Decision, PendingAnswer, StoredSession, pending_answers
 
-from ._agent import agent_option, load_agent
+from ._agent import OpenHandle, agent_option, with_sessions
 from ._app import (
     FAILED,
     approve,
@@ -37,7 +37,6 @@ from ._app import (
     resume,
     session_argument,
     store_option,
-    with_store,
     write_json,
 )
 from ._app import answer as answer_with
@@ -63,6 +62,7 @@ def _by_option(help: str) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
 @click.option("--note", metavar="TEXT", help="A note for the log; with --deny the model reads it.")
 @_by_option("Who decides, for the log.")
 @store_option
+@agent_option
 @json_option
 def approve_command(
     session: str | None,
@@ -72,6 +72,7 @@ def approve_command(
     note: str | None,
     by: str,
     store_url: str | None,
+    agent_name: str | None,
     as_json: bool,
 ) -> None:
     """Let a call run, or not. Without CALL, list the calls of SESSION that wait for a human; without SESSION,
@@ -83,16 +84,15 @@ def approve_command(
         if changed is not None or action is not None or note is not None:
             words = " ".join(["turnlog approve", *([session] if session else [])])
             raise click.UsageError(f"name the CALL to decide on; {words} lists what waits")
-        _list_waiting(store_url, session, as_json)
+        _list_waiting(store_url, agent_name, session, as_json)
         return
     chosen: Decision = "modify" if changed is not None else action or "approve"
 
-    async def work(store: Store) -> tuple[ApprovalDecided, str]:
-        handle = open_session(store, session)
-        decided = await handle.decide(call, chosen, by=by, arguments=changed, note=note)
+    async def work(store: Store, open: OpenHandle) -> tuple[ApprovalDecided, str]:
+        decided = await open(session).decide(call, chosen, by=by, arguments=changed, note=note)
         return decided, await how_to_continue(store, session)
 
-    decided, command = with_store(store_url, work)
+    decided, command = with_sessions(agent_name, store_url, work)
     if as_json:
         write_json(decided)
         return
@@ -113,18 +113,18 @@ async def how_to_continue(store: Store, session: str) -> str:
     return resume(session, SessionState.of(await store.load(session)))
 
 
-def _list_waiting(store_url: str | None, session: str | None, as_json: bool) -> None:
+def _list_waiting(store_url: str | None, agent_name: str | None, session: str | None, as_json: bool) -> None:
     """The inbox: calls to decide on, oldest first, and calls to answer."""
 
     folders: dict[str, str] = {}
 
-    async def work(store: Store) -> tuple[list[PendingApproval], list[PendingAnswer]]:
-        asked = await (store.pending() if session is None else open_session(store, session).pending())
+    async def work(store: Store, open: OpenHandle) -> tuple[list[PendingApproval], list[PendingAnswer]]:
+        asked = await (store.pending() if session is None else open(session).pending())
         for name in {one.session_id for one in asked}:
             folders[name] = workspace_of(SessionState.of(await store.load(name))) or "."
         return asked, await pending_answers(store, session)
 
-    asked, questions = with_store(store_url, work)
+    asked, questions = with_sessions(agent_name, store_url, work)
     if as_json:
         for one in asked:
             write_json(one if session is None else one.requested)
@@ -179,6 +179,7 @@ def _parse(text: str | None, option: str) -> Any:
 @click.option("--error", "failed", is_flag=True, help="The call failed, and the answer is the reason.")
 @_by_option("Who answers, for the log.")
 @store_option
+@agent_option
 @json_option
 def answer_command(
     session: str | None,
@@ -188,6 +189,7 @@ def answer_command(
     failed: bool,
     by: str,
     store_url: str | None,
+    agent_name: str | None,
     as_json: bool,
 ) -> None:
     """Answer a call whose tool left the answer to others. Without CALL, list the questions of SESSION;
@@ -196,17 +198,17 @@ def answer_command(
     if session is None or call is None:
         if value is not None or failed:
             raise click.UsageError("name the SESSION and the CALL to answer; turnlog answer lists what waits")
-        _list_questions(store_url, session, as_json)
+        _list_questions(store_url, agent_name, session, as_json)
         return
     if (text is None) == (value is None):
         raise click.UsageError("give the answer as TEXT, or as --value JSON")
     content = _parse(value, "--value") if text is None else read_text(text)
 
-    async def work(store: Store) -> str:
-        await open_session(store, session).answer(call, content, is_error=failed, by=by)
+    async def work(store: Store, open: OpenHandle) -> str:
+        await open(session).answer(call, content, is_error=failed, by=by)
         return await how_to_continue(store, session)
 
-    command = with_store(store_url, work)
+    command = with_sessions(agent_name, store_url, work)
     if as_json:
         write_json({"sessionId": session, "toolCallId": call, "answeredBy": by})
         return
@@ -214,8 +216,10 @@ def answer_command(
     err.print(f"[dim]continue with: {command}[/]")
 
 
-def _list_questions(store_url: str | None, session: str | None, as_json: bool) -> None:
-    found = with_store(store_url, lambda store: pending_answers(store, session))
+def _list_questions(
+    store_url: str | None, agent_name: str | None, session: str | None, as_json: bool
+) -> None:
+    found = with_sessions(agent_name, store_url, lambda store, _: pending_answers(store, session))
     if as_json:
         for one in found:
             write_json(one)
@@ -371,14 +375,4 @@ def _reach(
         reached.driver = await handle.driver()
         await work(handle, reached)
 
-    if agent_name is None:
-        with_store(store_url, lambda store: reach(store, open_session(store, session)))
-        return
-    if store_url is not None:
-        raise click.UsageError("--agent brings its own store; leave out --store")
-
-    async def reach_by_agent() -> None:
-        async with load_agent(agent_name) as agent:
-            await reach(agent.store, agent.session(session))
-
-    asyncio.run(reach_by_agent())
+    with_sessions(agent_name, store_url, lambda store, open: reach(store, open(session)))

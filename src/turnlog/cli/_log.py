@@ -33,9 +33,9 @@ from turnlog.loop import (
     diff_contexts,
     explain,
     fork_session,
-    replay,
 )
 
+from ._agent import agent_option, with_sessions
 from ._app import (
     FAILED,
     count,
@@ -206,11 +206,13 @@ def _session_line(row: tuple[str, str, str, str, str], widths: list[int]) -> Tex
 @click.command("replay", short_help="Run a session again and compare every entry.")
 @session_argument
 @store_option
+@agent_option
 @json_option
-def replay_command(session: str, store_url: str | None, as_json: bool) -> None:
-    """Run a session again without network or side effects, and compare every entry."""
-    report: ReplayReport = with_store(
-        store_url, lambda store: replay(store, session), doing="comparing every entry"
+def replay_command(session: str, store_url: str | None, agent_name: str | None, as_json: bool) -> None:
+    """Run a session again without network or side effects, and compare every entry. Widgets and a context of
+    your own are those of --agent."""
+    report: ReplayReport = with_sessions(
+        agent_name, store_url, lambda _, open: open(session).replay(), doing="comparing every entry"
     )
     if as_json:
         write_json(report)
