@@ -9,6 +9,7 @@ import pytest
 from turnlog import Agent, AgentError, tool
 from turnlog.loop import Session
 from turnlog.models import ScriptedModel, Turn
+from turnlog.models.anthropic import AnthropicModel
 
 RAN: list[str] = []
 
@@ -181,3 +182,61 @@ async def test_a_change_that_makes_no_sense_leaves_nothing_behind(at: int, chang
         with pytest.raises(AgentError, match=words):
             await past.rerun(at, **change)
         assert [info.session_id for info in await agent.store.sessions()] == ["past"]
+
+
+async def test_a_preview_tells_what_a_rerun_does_and_makes_nothing() -> None:
+    async with make_agent(*PAST, calls("attic"), calls("shed")) as agent:
+        past = agent.session("past")
+        await past.run("What is where?")
+        at = await seq_of(past, "model_call_started", 1)
+        told = await past.preview_rerun(at, instructions="Be brief. " * 100)
+        assert (told.shared, told.call, told.model) == (at - 1, 2, "scripted:scripted")
+        assert [call.arguments for call in told.recorded] == [{"place": "cellar"}]
+        assert told.missing == [] and told.unrecorded is None and told.cost is None
+        assert (
+            "runs again from model call 2" in told.text and "answers: look; any other call ends" in told.text
+        )
+        assert await agent.store.sessions(parent="past") == [] and RAN == ["attic", "cellar"]
+        branch = await past.rerun(at, instructions="Be brief. " * 100)
+        made = [entry for entry in await branch.entries() if entry.kind == "model_call_started"][1]
+        assert abs(told.input_tokens - made.payload.estimated_tokens) <= 0.05 * told.input_tokens
+
+
+async def test_a_preview_knows_the_price_and_what_the_recording_lacks() -> None:
+    async with make_agent(*PAST) as agent:
+        past = agent.session("past")
+        await past.run("What is where?")
+        other = AnthropicModel("claude-sonnet-4-5", api_key="k")
+        told = await past.preview_rerun(await seq_of(past, "model_call_started"), model=other)
+        assert told.cost is not None and told.cost > 0 and "about $" in told.text
+        assert [call.tool_name for call in told.recorded] == ["look", "look"]
+        first = await seq_of(past, "tool_results")
+        longer = await past.preview_rerun(first, result="a lamp " * 500)
+        assert longer.call == 2 and len(longer.recorded) == 1
+        assert longer.input_tokens > 500
+        changed = await past.preview_rerun(first, arguments={"place": "shed"}, tools="live")
+        assert changed.unrecorded == "look" and "it runs, with its effects" in changed.text
+        asked = await seq_of(past, "model_input")
+        worded = await past.preview_rerun(asked, text="Where?")
+        assert worded.shared < asked and worded.call == 1
+        with pytest.raises(AgentError, match="the session has the entries"):
+            await past.preview_rerun(999, text="x")
+
+
+async def test_a_rerun_whose_tool_is_gone_says_so() -> None:
+    async with make_agent(*PAST) as agent:
+        await agent.session("past").run("What is where?")
+        at = await seq_of(agent.session("past"), "tool_results")
+        async with Agent(ScriptedModel(["One."]), store=agent.store) as bare:
+            past = bare.session("past")
+            for change in (past.rerun, past.preview_rerun):
+                with pytest.raises(
+                    AgentError, match="'look', a tool that this agent does not have"
+                ) as refused:
+                    await change(at, arguments={"place": "shed"}, tools="live")
+                assert "--result" in refused.value.message
+            told = await past.preview_rerun(at, result="nothing")
+            assert told.missing == ["look"] and "no tool look" in told.text
+            assert await bare.store.sessions(parent="past") == []
+            branch = await past.rerun(at, result="nothing")  # what was recorded needs no tool
+            assert (await branch.messages())[-1].text == "One."

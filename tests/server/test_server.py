@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import base64
 from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
@@ -251,6 +252,48 @@ async def test_uploaded_bytes_come_back_and_are_never_run(house: tuple[Served, A
     assert answer.headers["content-type"] == "application/octet-stream"
     assert "attachment" in answer.headers["content-disposition"]
     assert (await server.client.post("/api/blobs", content=b"")).status_code == 400
+
+
+async def test_an_uploaded_file_goes_with_a_message(house: tuple[Served, Agent]) -> None:
+    server, agent = house
+    dot = base64.b64decode(
+        "iVBORw0KGgoAAAANSUhEUgAAAAEAAAABCAYAAAAfFcSJAAAADUlEQVR42mNk+M9QDwADhgGAWjR9awAAAABJRU5ErkJggg=="
+    )
+    files: list[dict[str, str]] = []
+    for name, data in (("dot.png", dot), ("poem.txt", b"Soft paws at dawn.")):
+        answer = await server.client.post("/api/blobs", content=data, params={"name": name})
+        assert answer.status_code == 201
+        files.append({"blob": answer.json()["name"], "name": name})
+    await server.post("/sessions/pets/runs", {"text": "What is this?", "files": files}, status=201)
+    await until(server, "pets", "awaiting_human")
+    said = next(e for e in await agent.session("pets").entries() if e.kind == "model_input").payload.message
+    assert [part.kind for part in said.parts] == ["text", "image", "file_ref"]
+    assert said.parts[1].payload.url == f"blob:{files[0]['blob']}"
+    seen = (await agent.session("pets").explain(1)).messages[0]
+    assert seen.parts[1].payload.name == "dot.png" and seen.parts[2].payload.path == "poem.txt"
+    await server.post("/sessions/pets/send", {"files": files[1:]}, status=204)
+    # What no model can read is refused before it is kept, and so is a file that was never posted.
+    for name, data, words in (
+        ("a.bin", b"\x00\x01\x02\xff\xfe", "is no picture"),
+        ("a.pdf", b"<html>", "not the PDF"),
+    ):
+        refused = await server.client.post("/api/blobs", content=data, params={"name": name})
+        assert refused.status_code == 422 and words in refused.json()["detail"]
+    missing = {"text": "x", "files": [{"blob": "sha256-" + "0" * 64, "name": "a.txt"}]}
+    assert (await server.post("/sessions/pets/send", missing, status=404))["code"] == "NoBytes"
+    many = {"text": "x", "files": files * 11}
+    assert (await server.post("/sessions/pets/send", many, status=400))["code"] == "BodyInvalid"
+
+
+async def test_a_rerun_is_previewed_before_it_is_made(house: tuple[Served, Agent]) -> None:
+    server, agent = house
+    entries = await agent.session("attic").entries()
+    at = next(entry.seq for entry in entries if entry.kind == "tool_results")
+    told = await server.post("/sessions/attic/rerun/preview", {"at": at, "result": "nothing"})
+    assert told["call"] == 2 and told["inputTokens"] > 0 and told["recorded"] == []
+    assert await agent.store.sessions(parent="attic") == []
+    wrong = await server.post("/sessions/attic/rerun/preview", {"at": 1, "text": "x"}, status=400)
+    assert "is not what a run was asked" in wrong["detail"]
 
 
 async def test_it_is_mounted_in_an_app_of_the_users_own(tmp_path: Path) -> None:

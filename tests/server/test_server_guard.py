@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import json
+import re
+from collections import Counter
 from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
@@ -18,8 +20,10 @@ import httpx2
 
 from server.served import TOKEN, Served, served
 from turnlog import Agent, AgentError
+from turnlog.history import MemoryStore
 from turnlog.models import ScriptedModel
 from turnlog.server import create_app
+from turnlog.testing import FaultStore
 
 
 @pytest.fixture
@@ -73,6 +77,10 @@ async def test_a_page_of_another_origin_changes_nothing(server: Served) -> None:
         assert answer.status_code == 403, origin
     ours = {**held, "origin": server.address}
     assert (await ask(server, "POST", path, json=body, headers=ours)).status_code == 200
+    upload = await ask(
+        server, "POST", "/api/blobs", content=b"x", headers={**held, "origin": "http://evil.example"}
+    )
+    assert upload.status_code == 403
     # A form of another page can send no JSON.
     form = await ask(server, "POST", path, content=b"{}", headers={**ours, "content-type": "text/plain"})
     assert form.status_code == 415
@@ -80,7 +88,7 @@ async def test_a_page_of_another_origin_changes_nothing(server: Served) -> None:
 
 
 async def test_a_message_that_is_too_large_is_refused_before_it_is_read(server: Served) -> None:
-    large = json.dumps({"text": "x" * 11_000_000}).encode()
+    large = json.dumps({"text": "x" * 50_000_000}).encode()
     headers = {**bearer(TOKEN), "content-type": "application/json"}
     answer = await ask(server, "POST", "/api/sessions/s1/runs", content=large, headers=headers)
     assert answer.status_code == 413 and "10,000,000" in answer.json()["detail"]
@@ -167,7 +175,99 @@ async def test_no_generated_request_makes_the_server_fail(server: Served) -> Non
     assert tried > 150
 
 
-async def test_the_store_goes_away_and_a_follower_is_told(tmp_path: Path) -> None:
+# The server makes its ids in another thread of this process meanwhile, which looks like chance in a strategy.
+@pytest.mark.filterwarnings("ignore:Do not use the `random` module inside strategies")
+@pytest.mark.parametrize("tries", [3, pytest.param(100, marks=pytest.mark.soak)])
+async def test_requests_made_from_the_document_never_make_the_server_fail(server: Served, tries: int) -> None:
+    """schemathesis fills every operation with values that fit its schema and with some that do not."""
+    schemathesis = pytest.importorskip("schemathesis", reason="needs the package schemathesis")
+    from hypothesis import HealthCheck, given, settings
+
+    document = (await ask(server, path="/api/openapi.json")).json()
+    # A stream of events has no end, and the session is needed until all were tried.
+    left_out = {"/api/sessions/{session}/events", "/api/sessions/{session}"}
+    seen: Counter[int] = Counter()
+
+    def attack() -> None:
+        schema = schemathesis.openapi.from_dict(document)
+        for found in schema.get_all_operations():
+            operation = found.ok()
+            if operation.path in left_out and operation.method.upper() != "GET":
+                continue
+            if operation.path.endswith("/events"):
+                continue
+
+            def probe(case: Any) -> None:
+                answer = case.call(base_url=server.address, headers=bearer(TOKEN), timeout=60)
+                assert answer.status_code < 500 or answer.status_code == 501, (case.path, answer.text)
+                seen[answer.status_code] += 1
+
+            strategy = operation.as_strategy()
+            unhealthy = list(HealthCheck)
+            run = settings(max_examples=tries, deadline=None, database=None, derandomize=True,
+                           suppress_health_check=unhealthy)  # fmt: skip
+            run(given(case=strategy)(probe))()
+
+    await asyncio.to_thread(attack)
+    assert seen.total() > 80 and seen[200] and seen[400] and seen[404]
+    assert (await server.get("/sessions/s1"))["info"]["sessionId"] == "s1"
+
+
+async def test_a_store_that_cannot_be_read_is_told_and_used_again_when_it_is_back() -> None:
+    away = False
+
+    def hook(when: str, method: str, number: int) -> None:
+        if away and when == "before":
+            raise AgentError("SessionReadFailed", "the disk is gone", retryable=True)
+
+    store = FaultStore(MemoryStore(), hook=hook)
+    async with Agent(ScriptedModel(["Hello.", "Again."]), store=store) as agent:
+        await agent.run("Hi", session="s1")
+        async with served(agent) as server:
+            last = len(await agent.session("s1").entries()) * 1_000_000
+            events = server.events("/sessions/s1/events", view="entries", after=last)
+            waiting = asyncio.create_task(anext(events))
+            await asyncio.sleep(0.1)
+            away = True
+            _, kind, data = await asyncio.wait_for(waiting, 30)
+            assert (kind, data["code"]) == ("gone", "SessionReadFailed")
+            await events.aclose()
+            for path in (
+                "/sessions",
+                "/sessions/s1",
+                "/sessions/s1/entries",
+                "/sessions/s1/events",
+                "/inbox",
+            ):
+                refused = await server.get(path, status=503)
+                assert refused["code"] == "SessionReadFailed" and refused["retryable"]
+            refused = await server.post("/sessions/s1/runs", {"text": "Go."}, status=503)
+            away = False
+            await server.post("/sessions/s1/runs", {"text": "Go."}, status=201)
+            seen = [kind async for _, kind, _ in server.events("/sessions/s1/events", untilIdle="true")]
+            assert seen.count("run_ended") == 2
+
+
+async def test_a_reader_that_does_not_read_holds_nobody_up_and_misses_no_entry(tmp_path: Path) -> None:
+    words = " ".join(f"word{number}" for number in range(12_000))
+    async with Agent(ScriptedModel([words]), store="memory:") as agent, served(agent) as server:
+        host, port = server.address.removeprefix("http://").split(":")
+        await server.post("/sessions/s1/runs", {"text": "Talk."}, status=201)
+        reader, writer = await asyncio.open_connection(host, int(port), limit=1_000)
+        writer.write(
+            f"GET /api/sessions/s1/events?view=entries&untilIdle=true HTTP/1.1\r\nhost: {host}:{port}\r\n"
+            f"authorization: Bearer {TOKEN}\r\nconnection: close\r\n\r\n".encode()
+        )
+        await writer.drain()
+        seen = [kind async for _, kind, _ in server.events("/sessions/s1/events", untilIdle="true")]
+        assert seen[-1] == "run_ended"  # another reader, while the first one has read nothing
+        late = await reader.read()
+        writer.close()
+        numbers = [int(found) for found in re.findall(rb"id: (\d+)000000\n", late)]
+        assert numbers == [entry.seq for entry in await agent.session("s1").entries()]
+
+
+async def test_a_follower_of_a_session_that_is_deleted_is_told(tmp_path: Path) -> None:
     async with Agent(ScriptedModel(["Hello."]), store=f"jsonl:{tmp_path / 'logs'}") as agent:
         await agent.run("Hi", session="s1")
         async with served(agent) as server:

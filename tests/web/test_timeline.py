@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import base64
 import hashlib
 import shutil
 from collections.abc import AsyncIterator
@@ -16,12 +17,17 @@ pytest.importorskip("uvicorn", reason="needs the extra 'server'")
 playwright: Any = pytest.importorskip("playwright.async_api", reason="needs the package playwright")
 
 from server.served import TOKEN, served  # noqa: E402
-from turnlog import Agent, tool  # noqa: E402
+from turnlog import Agent, AgentError, tool  # noqa: E402
+from turnlog.history import MemoryStore  # noqa: E402
 from turnlog.models import ScriptedModel, Turn  # noqa: E402
+from turnlog.testing import FaultStore  # noqa: E402
 
 ROOT = Path(__file__).parents[2]
 CHROMIUM = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
 in_browser = pytest.mark.skipif(CHROMIUM is None, reason="needs Chromium (Debian: apt-get install chromium)")
+PNG = base64.b64decode(
+    "iVBORw0KGgoAAAANSUhEUgAAAAEAAAABCAYAAAAfFcSJAAAADUlEQVR42mNk+M9QDwADhgGAWjR9awAAAABJRU5ErkJggg=="
+)
 PAYLOADS = [
     "<script>window.hit=1</script>",
     "<img src=x onerror='window.hit=1'>",
@@ -149,7 +155,7 @@ async def test_a_run_is_watched_live_and_its_call_decided_in_the_browser(
 ) -> None:
     page = await browser.open("#/s/attic")
     await page.wait_for_selector(".row.sel")
-    await page.fill(".comp input", "Please edit the store.")
+    await page.fill(".comp input:not([type=file])", "Please edit the store.")
     await page.keyboard.press("Enter")
     await page.wait_for_selector(".scroll .ask")
     card = await page.inner_text(".scroll .ask")
@@ -184,6 +190,13 @@ async def test_another_result_is_tried_in_a_branch_and_compared(browser: Browser
     await page.keyboard.press("w")
     await page.fill("dialog textarea", "nothing in the attic")
     assert "turnlog rerun attic" in await page.inner_text("dialog .cmd")
+    await page.wait_for_selector("dialog .will :text('from model call 2')")
+    assert "tokens" in await page.inner_text("dialog .will")
+    assert await agent.store.sessions(parent="attic") == []  # so far nothing was made
+    await page.click("dialog >> text=Arguments")
+    await page.fill("dialog textarea", '{"place": "shed"}')
+    await page.wait_for_selector("dialog .warn:has-text('look was not recorded with these arguments')")
+    await page.click("dialog >> text=Tool result")
     await page.click("text=Run the branch")
     await page.wait_for_selector(".pair.differs")
     await page.wait_for_selector(".facts-t")
@@ -193,6 +206,81 @@ async def test_another_result_is_tried_in_a_branch_and_compared(browser: Browser
     assert any(
         "nothing in the attic" in str(entry.payload) for entry in entries if entry.kind == "tool_results"
     )
+
+
+@in_browser
+async def test_files_are_picked_and_sent_with_a_message(browser: Browser, agent: Agent) -> None:
+    page = await browser.open("#/s/attic")
+    await page.wait_for_selector(".row.sel")
+    picked = {"name": "dot.png", "mimeType": "image/png", "buffer": PNG}
+    await page.set_input_files(".comp input[type=file]", [picked])
+    await page.wait_for_selector(".attached li:has-text('dot.png')")
+    wrong = {"name": "a.bin", "mimeType": "application/octet-stream", "buffer": b"\x00\x01\xff\xfe"}
+    await page.set_input_files(".comp input[type=file]", [wrong])
+    await page.wait_for_selector(".mid [role=alert]:has-text('a.bin is no picture')")
+    await page.fill(".comp input:not([type=file])", "What is this?")
+    await page.keyboard.press("Enter")
+    await page.wait_for_selector(".row.k-input img[alt='dot.png']")
+    assert await page.evaluate("document.querySelector('.row.k-input img').decode().then(() => true)")
+    assert await page.locator(".attached li").count() == 0
+    said = [entry for entry in await agent.session("attic").entries() if entry.kind == "model_input"][-1]
+    assert [part.kind for part in said.payload.message.parts] == ["text", "image"]
+
+
+@in_browser
+async def test_two_browsers_decide_at_once_and_one_of_them_is_told(browser: Browser, agent: Agent) -> None:
+    await agent.run("Please edit the store.", session="attic", check=False)
+    other = await browser.page.context.browser.new_page()
+    await other.goto(f"{browser.address}/#token={TOKEN}")
+    await other.wait_for_selector(".srow")
+    for page in (browser.page, other):
+        await page.goto(f"{browser.address}/#/s/attic")
+        await page.wait_for_selector(".scroll .approve")
+    await asyncio.gather(*[page.click(".scroll .approve") for page in (browser.page, other)])
+    for page in (browser.page, other):
+        await page.wait_for_selector(".conv :text('Done.')")
+        await page.wait_for_selector(".scroll .ask", state="detached")
+    entries = await agent.session("attic").entries()
+    assert [entry.kind for entry in entries].count("approval_decided") == 1
+    assert [entry.kind for entry in entries].count("tool_results") == 2
+
+
+@in_browser
+async def test_what_is_erased_leaves_an_open_page_too(browser: Browser, agent: Agent) -> None:
+    page = await browser.open("#/s/attic")
+    await page.wait_for_selector(".row:has-text('What is in the attic?')")
+    said = next(entry for entry in await agent.session("attic").entries() if entry.kind == "model_input")
+    await agent.session("attic").purge([said.id], by="ann")
+    await page.wait_for_selector(".row:has-text('What is in the attic?')", state="detached")
+    assert "A lamp." in await page.inner_text(".conv")
+    await page.keyboard.press("1")
+    await page.wait_for_selector(".detail :text('a part of it was hidden since')")
+    assert "What is in the attic?" not in await page.inner_text("#app")
+
+
+@in_browser
+async def test_a_page_stays_readable_while_the_store_is_away(chromium: Any) -> None:
+    away = False
+
+    def hook(when: str, method: str, number: int) -> None:
+        if away and when == "before":
+            raise AgentError("SessionReadFailed", "the disk is gone", retryable=True)
+
+    store = FaultStore(MemoryStore(), hook=hook)
+    async with Agent(ScriptedModel(["Hello.", "Back."]), store=store) as agent:
+        await agent.run("Hi", session="s1")
+        async with served(agent) as server:
+            page = await chromium.new_page()
+            await page.goto(f"{server.address}/#token={TOKEN}")
+            await page.click(".srow")
+            await page.wait_for_selector(".conv :text('Hello.')")
+            away = True
+            await page.wait_for_selector(".banner:has-text('the disk is gone')")
+            assert "Hello." in await page.inner_text(".conv")
+            away = False
+            await page.wait_for_selector(".banner", state="detached")
+            await agent.run("Are you there?", session="s1")
+            await page.wait_for_selector(".conv :text('Back.')")
 
 
 @in_browser

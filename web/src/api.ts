@@ -195,4 +195,10 @@ export function post<T>(path: string, body: unknown = {}): Promise<T> {
   });
 }
 
+/** Hands a file over, to go with a message. */
+export function upload(file: File): Promise<{ name: string }> {
+  const query = new URLSearchParams({ name: file.name });
+  return ask(`/blobs?${query}`, { method: "POST", headers: { "content-type": "application/octet-stream" }, body: file });
+}
+
 export const place = (id: string) => `/sessions/${encodeURIComponent(id)}`;

@@ -2,7 +2,7 @@
 
 import { useCallback, useEffect, useMemo, useRef, useState } from "preact/hooks";
 
-import { ask, type Entry, type Pending, place, post, Problem, type Saw, type SessionView, type Step, type Timeline } from "./api";
+import { ask, type Entry, type Pending, place, post, Problem, type Saw, type SessionView, type Step, type Timeline, upload } from "./api";
 import { Answer } from "./approval";
 import { Conversation } from "./conversation";
 import { Detail, TABS } from "./detail";
@@ -25,6 +25,12 @@ function merge(old: Step[], fresh: Step[]): Step[] {
   const between = old.filter((step) => step.seq >= first).map((step) => again.get(step.seq) ?? step);
   const known = new Set(between.map((step) => step.seq));
   return [...kept, ...between, ...fresh.filter((step) => !known.has(step.seq))].sort((a, b) => a.seq - b.seq);
+}
+
+interface Attached {
+  name: string;
+  size: number;
+  blob?: string;
 }
 
 function Outline({ view, selected, onSelect, open }: { view: SessionView; selected?: number; onSelect: (seq: number) => void; open: boolean }) {
@@ -105,6 +111,10 @@ export function SessionPage(props: { id: string; seq?: number; tab?: string; onl
   const words = useRef<HTMLInputElement>(null);
   const [trouble, setTrouble] = useState("");
   const [asking, setAsking] = useState(false);
+  const [again, setAgain] = useState(0);
+  const [wiped, setWiped] = useState(0);
+  const [files, setFiles] = useState<Attached[]>([]);
+  const [over, setOver] = useState(false);
   const going = useRef(false);
 
   const load = useCallback(async () => {
@@ -115,6 +125,16 @@ export function SessionPage(props: { id: string; seq?: number; tab?: string; onl
       if ((error as Problem).status) setProblem(error as Problem);
     }
   }, [id]);
+  const away = problem !== undefined && problem.status >= 500;
+  useEffect(() => {
+    // A store that went away may come back: what is shown stays, and it is asked again.
+    if (!away) return;
+    const timer = setInterval(load, 2000);
+    return () => {
+      clearInterval(timer);
+      setAgain((count) => count + 1);
+    };
+  }, [away]);
 
   useEffect(() => {
     load();
@@ -152,7 +172,7 @@ export function SessionPage(props: { id: string; seq?: number; tab?: string; onl
     const from = steps.find((step) => step.seq >= shown[0]);
     const upto = steps.filter((step) => step.seq <= shown[1]).at(-1);
     ensure(Math.max(1, (from?.seq ?? tail) - 20), Math.min(tail, Math.max(upto?.end ?? tail, shown[1]) + 20));
-  }, [shown[0], shown[1], tail > 0]);
+  }, [shown[0], shown[1], tail > 0, wiped]);
 
   // ── live ──
 
@@ -203,6 +223,7 @@ export function SessionPage(props: { id: string; seq?: number; tab?: string; onl
       if (entry.kind === "redaction" || entry.kind === "purge") {
         asked.current.clear();
         setEntries(new Map());
+        setWiped((count) => count + 1);
         load();
         return;
       }
@@ -234,7 +255,7 @@ export function SessionPage(props: { id: string; seq?: number; tab?: string; onl
       clearTimeout(due.current);
       due.current = undefined;
     };
-  }, [id, tail > 0]);
+  }, [id, tail > 0, again]);
 
   // ── the selected step ──
 
@@ -251,7 +272,7 @@ export function SessionPage(props: { id: string; seq?: number; tab?: string; onl
     const stop = new AbortController();
     ask<Saw>(`${place(id)}/context/${call}`, { signal: stop.signal }).then(setSaw, () => undefined);
     return () => stop.abort();
-  }, [id, call]);
+  }, [id, call, wiped]);
 
   const select = useCallback(
     (seq: number, open = true) => {
@@ -277,8 +298,10 @@ export function SessionPage(props: { id: string; seq?: number; tab?: string; onl
     try {
       await post(`${place(id)}/${what}`, body);
       load();
+      return true;
     } catch (error) {
       setTrouble((error as Error).message);
+      return false;
     }
   };
   const status = view?.state.status ?? "idle";
@@ -287,10 +310,26 @@ export function SessionPage(props: { id: string; seq?: number; tab?: string; onl
   const say = async (event: Event) => {
     event.preventDefault();
     const text = words.current!.value.trim();
-    if (!text) return;
-    await act(running || status === "awaiting_human" ? "send" : "runs", { text });
+    if ((!text && files.length === 0) || files.some((file) => !file.blob)) return;
+    const said = { text, files: files.map(({ blob, name }) => ({ blob, name })) };
+    if (!(await act(running || status === "awaiting_human" ? "send" : "runs", said))) return;
     words.current!.value = "";
+    setFiles([]);
     setFollow(true);
+  };
+  const attach = async (picked: Iterable<File>) => {
+    setTrouble("");
+    for (const file of picked) {
+      const held: Attached = { name: file.name, size: file.size };
+      setFiles((now) => [...now, held]);
+      try {
+        const { name } = await upload(file);
+        setFiles((now) => now.map((each) => (each === held ? { ...held, blob: name } : each)));
+      } catch (error) {
+        setFiles((now) => now.filter((each) => each !== held));
+        setTrouble((error as Error).message);
+      }
+    }
   };
 
   useEffect(() => {
@@ -365,7 +404,7 @@ export function SessionPage(props: { id: string; seq?: number; tab?: string; onl
   );
   const pending = useMemo(() => new Map((view?.pending ?? []).map((each) => [each.requested.toolCallId, each])), [view?.pending]);
 
-  if (problem)
+  if (problem && !(away && view))
     return (
       <main class="state">
         <h1>{problem.status === 404 ? "This session is not here" : problem.code}</h1>
@@ -390,6 +429,11 @@ export function SessionPage(props: { id: string; seq?: number; tab?: string; onl
   ];
   return (
     <div class="session">
+      {problem && (
+        <p class="banner" role="alert">
+          {problem.code}: {problem.message} What you see stays readable; it is asked again.
+        </p>
+      )}
       <div class="shead">
         <h1 dir="auto">{timeline.title ?? info.about ?? steps.find((each) => each.kind === "input")?.title ?? info.sessionId}</h1>
         <span class="lbl">
@@ -474,9 +518,38 @@ export function SessionPage(props: { id: string; seq?: number; tab?: string; onl
             </p>
           )}
           {!inFile && (
-          <form class="comp" onSubmit={say}>
+          <form
+            class={`comp ${over ? "over" : ""}`}
+            onSubmit={say}
+            onDragOver={(event) => {
+              event.preventDefault();
+              setOver(true);
+            }}
+            onDragLeave={() => setOver(false)}
+            onDrop={(event) => {
+              event.preventDefault();
+              setOver(false);
+              attach(event.dataTransfer?.files ?? []);
+            }}
+          >
+            {files.length > 0 && (
+              <ul class="attached" aria-label="Files that go with the message">
+                {files.map((file, place) => (
+                  <li key={place} class="chip">
+                    <Icon name="file" /> {file.name} {file.blob ? "" : "…"}
+                    <button type="button" aria-label={`Leave out ${file.name}`} onClick={() => setFiles(files.filter((each) => each !== file))}>
+                      <Icon name="close" />
+                    </button>
+                  </li>
+                ))}
+              </ul>
+            )}
             <input
               ref={words}
+              onPaste={(event) => {
+                const pasted = [...(event.clipboardData?.files ?? [])];
+                if (pasted.length) attach(pasted);
+              }}
               aria-label="Write to the agent"
               disabled={!props.online || (!view.canRun && !running && status !== "awaiting_human")}
               placeholder={
@@ -491,6 +564,19 @@ export function SessionPage(props: { id: string; seq?: number; tab?: string; onl
                         : "This server only shows sessions; start it with --agent to run them"
               }
             />
+            <label class={`btn sq bare clip ${!props.online || (!view.canRun && !running) ? "off" : ""}`} title="Send files along; they can be dropped here too">
+              <Icon name="clip" />
+              <input
+                type="file"
+                multiple
+                aria-label="Send files along"
+                disabled={!props.online || (!view.canRun && !running)}
+                onChange={(event) => {
+                  attach([...(event.currentTarget.files ?? [])]);
+                  event.currentTarget.value = "";
+                }}
+              />
+            </label>
             <button class="btn sq" aria-label="Send" disabled={!props.online || (!view.canRun && !running)}>
               <Icon name="send" />
             </button>
@@ -541,6 +627,9 @@ export function SessionPage(props: { id: string; seq?: number; tab?: string; onl
         <WhatIf
           id={id}
           step={step}
+          steps={steps}
+          prompt={saw?.view.systemPrompt}
+          model={timeline.runs[(step.run ?? 0) - 1]?.model}
           onClose={() => setAsking(false)}
           onDone={(branch) => {
             setAsking(false);

@@ -11,7 +11,7 @@ import click
 
 from turnlog.contract import AgentError, JsonObject, ToolsChangeEntry
 from turnlog.history import open_store
-from turnlog.loop import Agent, Tool
+from turnlog.loop import Agent, RerunOptions, Tool
 
 from ._agent import agent_option, load_agent
 from ._app import FAILED, err, json_option, out, session_argument, store_option, store_url_of, write_json
@@ -37,6 +37,7 @@ from ._text import plain, safe
     help="Calls that the recording does not answer: end the run, ask, or run them.",
 )
 @click.option("--to", "target", metavar="ID", help="Name of the branch.")
+@click.option("--dry-run", is_flag=True, help="Only tell what would happen, with the first call's cost.")
 @store_option
 @json_option
 def rerun_command(
@@ -50,6 +51,7 @@ def rerun_command(
     arguments: str | None,
     tools: str,
     target: str | None,
+    dry_run: bool,
     store_url: str | None,
     as_json: bool,
 ) -> None:
@@ -74,16 +76,23 @@ def rerun_command(
         )
         async with agent:
             past = agent.session(session)
-            branch = await past.rerun(
-                at,
-                model=model if agent_name else None,
-                instructions=instructions,
-                text=text,
-                result=result,
-                arguments=changed,
-                tools=cast("Literal['recorded', 'ask', 'live']", tools),
-                session=target,
-            )
+            change: RerunOptions = {
+                "model": model if agent_name else None,
+                "instructions": instructions,
+                "text": text,
+                "result": result,
+                "arguments": changed,
+                "tools": cast("Literal['recorded', 'ask', 'live']", tools),
+                "session": target,
+            }
+            if dry_run:
+                preview = await past.preview_rerun(at, **change)
+                if as_json:
+                    write_json(preview)
+                else:
+                    out.print(plain(preview.text), markup=False)
+                return True
+            branch = await past.rerun(at, **change)
             compared = await past.compare(branch)
             state = await branch.state()
             if as_json:

@@ -63,6 +63,8 @@ if TYPE_CHECKING:
     from ._replay import replay as replay
     from ._replay import replay_entries as replay_entries
     from ._rerun import Comparison as Comparison
+    from ._rerun import RerunOptions as RerunOptions
+    from ._rerun import RerunPreview as RerunPreview
     from ._skills import Skill as Skill
     from ._skills import Skills as Skills
     from ._stored import PendingAnswer as PendingAnswer
@@ -113,7 +115,7 @@ else:
             "._folds": "Memory",
             "._stored": "PendingAnswer explain fork_session pending_answers pending_calls purge_entries "
             "record_decision redact_entries trace_of",
-            "._rerun": "Comparison",
+            "._rerun": "Comparison RerunOptions RerunPreview",
             "._replay": "ReplayReport replay replay_entries",
             "._lease": "SessionLease",
             "._options": "AnyInput RunOptions said_by",

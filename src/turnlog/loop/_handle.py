@@ -49,7 +49,17 @@ from ._options import (
 from ._output import read_output_type, show_format
 from ._ports import Said
 from ._replay import ReplayReport, replay, rerun_input
-from ._rerun import Comparison, Recording, RerunOptions, compare_logs, describe_change, plan_rerun
+from ._rerun import (
+    Comparison,
+    Recording,
+    RerunOptions,
+    RerunPreview,
+    check_tool,
+    compare_logs,
+    describe_change,
+    plan_rerun,
+    preview_rerun,
+)
 from ._stored import (
     PendingAnswer,
     fork_session,
@@ -394,6 +404,7 @@ class Session(StoredSession, Generic[T]):
         entries = await self._store.load(self.session_id)
         plan = plan_rerun(entries, at, rerun)
         recording = Recording(visible_entries(entries), plan, rerun)
+        check_tool(recording, plan, rerun, await self._tools())
         branch = await fork_session(
             self._store,
             self.session_id,
@@ -428,6 +439,25 @@ class Session(StoredSession, Generic[T]):
         stream = await self.rerun_stream(at, **change)
         await stream.result(check=False)
         return Session(self._loop, self._defaults, stream.session_id)
+
+    async def preview_rerun(self, at: int, **change: Unpack[RerunOptions]) -> RerunPreview:
+        """What :meth:`rerun` would do with these arguments, as far as it is known beforehand: what is shared,
+        the size and the cost of the first call, which calls the recording answers. Nothing is made, and no
+        model is asked. Raises as :meth:`rerun`."""
+        check_kind("at", at, int, "the number of an entry", required=True)
+        model = change.get("model")
+        other = load_model(model) if isinstance(model, str) else model
+        rerun = describe_change(self.session_id, at, change, other)
+        entries = await self._store.load(self.session_id)
+        plan, tools = plan_rerun(entries, at, rerun), await self._tools()
+        visible = visible_entries(entries)
+        check_tool(Recording(visible, plan, rerun), plan, rerun, tools)
+        return preview_rerun(visible, plan, rerun, (other or self._loop.parts.model).descriptor, tools)
+
+    async def _tools(self) -> list[str]:
+        registry = self._loop.parts.registry
+        await registry.refresh()
+        return list(registry.names)
 
     async def start_rerun(self, at: int, **change: Unpack[RerunOptions]) -> Run[T]:
         """As :meth:`rerun`, in the background."""

@@ -6,8 +6,8 @@ arguments) is taken from it; for other calls the user chose beforehand: end the 
 
 from __future__ import annotations
 
-from collections import deque
-from collections.abc import AsyncGenerator, Awaitable, Iterator, Sequence
+from collections import Counter, deque
+from collections.abc import AsyncGenerator, Awaitable, Collection, Iterator, Sequence
 from dataclasses import dataclass
 from difflib import SequenceMatcher
 from itertools import zip_longest
@@ -15,6 +15,7 @@ from typing import Any, Literal, TypedDict
 
 import msgspec
 
+from turnlog.context import Projection
 from turnlog.contract import (
     AgentError,
     ApprovalDecided,
@@ -32,6 +33,7 @@ from turnlog.contract import (
     Rerun,
     RetryPolicy,
     RunStartedEntry,
+    TokenUsage,
     ToolOutcome,
     ToolResultPayload,
     ToolResultsEntry,
@@ -39,7 +41,9 @@ from turnlog.contract import (
     Value,
     WidgetEvent,
     WidgetEventEntry,
+    cost_of,
     digest,
+    encode,
     to_plain_text,
 )
 from turnlog.history import CallState, Step, Timeline, timeline_of, visible_entries
@@ -151,12 +155,22 @@ def _calls(entry: ModelOutputEntry, call_id: str | None) -> bool:
     return any(part.payload.tool_call_id == call_id for part in entry.payload.message.tool_calls)
 
 
+class RecordedCall(Value, frozen=True, kw_only=True):
+    """A call whose result the recording has, in entry ``seq``."""
+
+    seq: int
+    tool_call_id: str
+    tool_name: str
+    arguments: JsonObject
+
+
 class Recording:
     """The results of a log after an entry, each given once, to calls of the same tool with the same
     arguments."""
 
     def __init__(self, entries: Sequence[Entry], plan: Plan, change: Rerun) -> None:
         self.tools = change.tools
+        self.calls: list[RecordedCall] = []
         self._given = {plan.call_id: change.result} if plan.call_id and change.result is not None else {}
         self._answers: dict[str, deque[ToolAnswer]] = {}
         arguments: dict[str, JsonObject | None] = {}
@@ -183,6 +197,13 @@ class Recording:
                             key = _key(outcome.tool_name, given)
                             answer = _answer(outcome, result, events.get(call_id, []))
                             self._answers.setdefault(key, deque()).append(answer)
+                            known = RecordedCall(
+                                seq=entry.seq,
+                                tool_call_id=call_id,
+                                tool_name=outcome.tool_name,
+                                arguments=given,
+                            )
+                            self.calls.append(known)
                 case _:
                     pass
 
@@ -199,6 +220,9 @@ class Recording:
                     kept = self._answers.get(_key(outcome.tool_name, given)) if given is not None else None
                     if kept:
                         kept.popleft()
+
+    def has(self, tool_name: str, arguments: JsonObject) -> bool:
+        return bool(self._answers.get(_key(tool_name, arguments)))
 
     def judge(self, call: CallState, session_id: str) -> Judgement | None:
         """What the recording says to a call; None: the run decides as always."""
@@ -313,6 +337,133 @@ def _changed(message: Message, call_id: str | None, arguments: JsonObject | None
                 parts[at] = msgspec.structs.replace(part, payload=call)
     meta = {key: value for key, value in (message.meta or {}).items() if key != "usage"}  # it cost nothing
     return msgspec.structs.replace(message, parts=parts, run_id=run_id, meta=meta or None)
+
+
+# ── beforehand ──
+
+
+class RerunPreview(Value, frozen=True, kw_only=True):
+    """What a rerun will do, as far as it is known before a model has answered.
+
+    The branch shares ``shared`` entries with its source, and model call ``call`` is the first that is made
+    again, by ``model``: with about ``input_tokens`` tokens, for about ``cost`` US dollars if it answers as
+    much as it did then (None: no price is known). ``recorded`` are the calls that the recording can answer
+    from there on; ``tools`` says what becomes of others. ``unrecorded`` names the changed call where the
+    recording has no result for it, ``missing`` the tools of the recording that this agent does not have.
+    """
+
+    shared: int
+    call: int
+    model: str
+    input_tokens: int
+    cost: float | None
+    tools: Literal["recorded", "ask", "live"]
+    recorded: list[RecordedCall]
+    unrecorded: str | None
+    missing: list[str]
+
+    @property
+    def text(self) -> str:
+        cost = f", about ${self.cost:.4f}" if self.cost is not None else ""
+        names = Counter(call.tool_name for call in self.recorded)
+        known = ", ".join(f"{name} ({count} times)" if count > 1 else name for name, count in names.items())
+        lines = [
+            f"shares {self.shared} entries, and runs again from model call {self.call}",
+            f"first call: about {self.input_tokens:,} tokens to {self.model}{cost}",
+            f"the recording answers: {known or 'no call'}; any other call {_OTHERS[self.tools]}",
+        ]
+        if self.unrecorded is not None:
+            lines.append(f"{self.unrecorded} was not recorded with these arguments: it {_OTHERS[self.tools]}")
+        if self.missing:
+            lines.append(f"this agent has no tool {', '.join(self.missing)}: the model is not offered it")
+        return "\n".join(lines)
+
+
+_OTHERS = {"recorded": "ends the run", "ask": "waits for you", "live": "runs, with its effects"}
+
+
+def preview_rerun(
+    entries: Sequence[Entry],
+    plan: Plan,
+    change: Rerun,
+    target: ModelInvocationDescriptor,
+    tools: Collection[str],
+) -> RerunPreview:
+    """``entries`` are the visible ones, ``tools`` the names of those that the agent has."""
+    recording = Recording(entries, plan, change)
+    calls = [call for call in recording.calls if call.tool_call_id != plan.call_id]
+    changed = _tool_of(plan)
+    unrecorded = None
+    if changed is not None and change.arguments is not None and not recording.has(changed, change.arguments):
+        unrecorded = changed
+    started = _next_call(entries, plan)
+    upto = started.seq - 1 if started is not None else len(entries)
+    projection = Projection.of(entries[:upto])
+    weight = projection.lane(target).weight + _grown(entries, plan, change, projection)
+    tokens = projection.meter.tokens(max(0, weight), target)
+    given = next((e for e in entries[upto:] if isinstance(e, ModelOutputEntry)), None)
+    usage = TokenUsage.read((given.payload.message.meta or {}).get("usage") or {}) if given else None
+    output = usage.output_tokens if usage is not None else 0
+    wanted = {call.tool_name for call in calls} | ({unrecorded} if unrecorded is not None else set[str]())
+    return RerunPreview(
+        shared=plan.fork_at,
+        call=sum(isinstance(entry, ModelCallStartedEntry) for entry in entries[:upto]) + 1,
+        model=f"{target.provider_id}:{target.model}",
+        input_tokens=tokens,
+        cost=cost_of(
+            target, TokenUsage(input_tokens=tokens, output_tokens=output, total_tokens=tokens + output)
+        ),
+        tools=change.tools,
+        recorded=calls,
+        unrecorded=unrecorded,
+        missing=sorted(wanted - set(tools)),
+    )
+
+
+def check_tool(recording: Recording, plan: Plan, change: Rerun, tools: Collection[str]) -> None:
+    """Raises ``ConfigInvalid`` when a call with other arguments would have to run, and its tool is gone."""
+    name = _tool_of(plan)
+    if name is None or change.arguments is None or change.tools == "recorded" or name in tools:
+        return
+    if not recording.has(name, change.arguments):
+        raise AgentError(
+            "ConfigInvalid",
+            f"the call at entry {change.at} is of {name!r}, a tool that this agent does not have; its tools: "
+            f"{', '.join(tools) or 'none'}. Give the result instead (result=…, --result), or rerun with an "
+            "agent that has the tool",
+        )
+
+
+def _tool_of(plan: Plan) -> str | None:
+    """The tool of the call that is changed."""
+    calls = plan.answer.payload.message.tool_calls if plan.answer is not None else []
+    return next((p.payload.tool_name for p in calls if p.payload.tool_call_id == plan.call_id), None)
+
+
+def _next_call(entries: Sequence[Entry], plan: Plan) -> ModelCallStartedEntry | None:
+    """The recorded call in whose place the first one of the branch is made."""
+    after = plan.answer.seq if plan.answer is not None else plan.fork_at
+    return next((e for e in entries[after:] if isinstance(e, ModelCallStartedEntry)), None)
+
+
+def _grown(entries: Sequence[Entry], plan: Plan, change: Rerun, projection: Projection) -> int:
+    """By how many bytes the change makes the context larger than it was recorded."""
+    grown = 0
+    if change.instructions is not None:
+        grown += len(change.instructions.encode()) - len((projection.head.system_prompt or "").encode())
+    entry = entries[change.at - 1]
+    if change.text is not None and isinstance(entry, ModelInputEntry):
+        grown += len(change.text.encode()) - len(entry.payload.message.text.encode())
+    if change.result is not None:
+        results = [
+            part.payload
+            for each in entries
+            if isinstance(each, ToolResultsEntry)
+            for part in each.payload.message.tool_results
+            if part.payload.tool_call_id == plan.call_id
+        ]
+        grown += len(change.result.encode()) - sum(len(encode(result.content)) for result in results[-1:])
+    return grown
 
 
 # ── side by side ──

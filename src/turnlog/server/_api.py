@@ -12,7 +12,6 @@ from starlette.responses import Response
 
 from turnlog.contract import (
     STATUSES,
-    AgentError,
     Entry,
     JsonObject,
     PendingApproval,
@@ -21,8 +20,20 @@ from turnlog.contract import (
     Value,
     encode,
 )
+from turnlog.files import File
 from turnlog.history import AgentState, Timeline
-from turnlog.loop import Comparison, ExportFormat, Glance, Hit, PendingAnswer, Saw, call_at, saw, screen_at
+from turnlog.loop import (
+    Comparison,
+    ExportFormat,
+    Glance,
+    Hit,
+    PendingAnswer,
+    RerunPreview,
+    Saw,
+    call_at,
+    saw,
+    screen_at,
+)
 from turnlog.transcript import picture_type
 
 from ._app import Call, Count, Endpoint, In, Name, Place, login_cookie
@@ -48,6 +59,8 @@ from ._runs import (
     fork,
     inbox,
     pause,
+    preview,
+    read_blob,
     redact,
     rerun,
     resume_run,
@@ -320,22 +333,25 @@ class Stored(Value, frozen=True, kw_only=True):
     bytes: int
 
 
+class UploadQuery(In, frozen=True):
+    """``name``: the file is to go with a message under this name; one that no model can read is refused."""
+
+    name: Name | None = None
+
+
 async def upload(call: Call) -> Stored:
     data = await call.request.body()
     if not data:
         raise Problem(400, "BodyInvalid", "send the bytes of a file as the body")
+    if call.query.name is not None:
+        File.from_bytes(data, name=call.query.name).part()
     return Stored(name=await call.server.store.put_blob(data), bytes=len(data))
 
 
 async def blob(call: Call) -> Response:
     """Bytes that an entry names. Pictures are shown, anything else is handed over as a file."""
     name = PurePath(call.request.path_params["name"]).name
-    try:
-        data = await call.server.store.get_blob(name)
-    except AgentError as error:
-        if "blob" not in error.meta:
-            raise
-        raise Problem(404, "NoBytes", error.message) from error
+    data = await read_blob(call, name)
     kind = picture_type(data)
     headers = {"cache-control": "private, max-age=31536000, immutable"}
     if kind is None:
@@ -436,11 +452,14 @@ ENDPOINTS: tuple[Endpoint, ...] = (
              body=Fork, returns=Started, status=201),
     Endpoint("POST", _S + "/rerun", rerun, "What if: run on from a step with a change, in a branch.",
              body=WhatIf, returns=Started, status=201, errors=(409,)),
+    Endpoint("POST", _S + "/rerun/preview", preview, "What a rerun would do, and its first call's cost.",
+             body=WhatIf, returns=RerunPreview, errors=(409,)),
     Endpoint("POST", _S + "/redact", redact, "Hide what entries hold.", body=Hide, errors=(409,)),
     Endpoint("GET", "/inbox", inbox, "What waits for a human in all sessions.", returns=Inbox),
     Endpoint("GET", "/compare", compare_sessions, "Two branches: what they share, and how each continues.",
              query=CompareQuery, returns=Comparison),
-    Endpoint("POST", "/blobs", upload, "Store the bytes of a file.", returns=Stored, status=201),
+    Endpoint("POST", "/blobs", upload, "Store the bytes of a file, the body as it is.",
+             query=UploadQuery, returns=Stored, status=201),
     Endpoint("GET", "/blobs/{name}", blob, "Stored bytes."),
     Endpoint("POST", "/login", login, "Keep the token in a cookie, for the page.", body=Login, errors=(401,)),
     Endpoint("GET", "/about", about, "What this server can do, and how many sessions it has.", returns=About),

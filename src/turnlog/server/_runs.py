@@ -8,8 +8,9 @@ from typing import Annotated, Any, Literal
 from msgspec import Meta
 from starlette.responses import Response, StreamingResponse
 
-from turnlog.contract import JsonObject, LoopLimits, ModelParams, PendingApproval, Value
-from turnlog.loop import Decision, PendingAnswer, pending_answers
+from turnlog.contract import AgentError, JsonObject, LoopLimits, ModelParams, PendingApproval, Value
+from turnlog.files import File
+from turnlog.loop import Decision, PendingAnswer, RerunOptions, RerunPreview, pending_answers
 
 from ._app import Call, In, Name, Place
 from ._feed import View
@@ -18,8 +19,40 @@ from ._guard import Problem
 # ── runs ──
 
 
-class StartRun(In, frozen=True):
-    text: Annotated[str, Meta(min_length=1)]
+class Attached(In, frozen=True):
+    """A file that goes with a message: bytes that were posted to ``/api/blobs``, and what to call them."""
+
+    blob: Name
+    name: Name
+
+
+class Words(In, frozen=True):
+    """What is said: ``text``, ``files``, or both."""
+
+    text: str = ""
+    files: Annotated[list[Attached], Meta(max_length=20)] = []
+
+    async def read(self, call: Call) -> str | list[str | File]:
+        if not self.text and not self.files:
+            raise Problem(400, "BodyInvalid", "say something: give text, or files, or both")
+        if not self.files:
+            return self.text
+        found: list[str | File] = [self.text] if self.text else []
+        for file in self.files:
+            found.append(File.from_bytes(await read_blob(call, file.blob), name=file.name))
+        return found
+
+
+async def read_blob(call: Call, name: str) -> bytes:
+    try:
+        return await call.server.store.get_blob(name)
+    except AgentError as error:
+        if "blob" not in error.meta:
+            raise
+        raise Problem(404, "NoBytes", error.message) from error
+
+
+class StartRun(Words, frozen=True):
     instructions: str | None = None
     title: str | None = None
     metadata: JsonObject | None = None
@@ -44,8 +77,9 @@ async def start_session(call: Call) -> Started:
 async def _start(call: Call, session_id: str | None) -> Started:
     body: StartRun = call.body
     server = call.server
-    run = await server.driven(session_id).start(
-        body.text,
+    session = server.driven(session_id)
+    run = await session.start(
+        await body.read(call),
         instructions=body.instructions,
         title=body.title,
         metadata=body.metadata,
@@ -66,12 +100,8 @@ async def resume_run(call: Call) -> Started:
     return Started(session_id=call.session_id, run_id=run.run_id)
 
 
-class Words(In, frozen=True):
-    text: Annotated[str, Meta(min_length=1)]
-
-
 async def send(call: Call) -> None:
-    await call.session.send(call.body.text)
+    await call.session.send(await call.body.read(call))
 
 
 class Reason(In, frozen=True):
@@ -219,22 +249,29 @@ class WhatIf(In, frozen=True):
     tools: Literal["recorded", "ask", "live"] = "recorded"
     session: Name | None = None
 
+    def options(self) -> RerunOptions:
+        return {
+            "model": self.model,
+            "instructions": self.instructions,
+            "text": self.text,
+            "result": self.result,
+            "arguments": self.arguments,
+            "tools": self.tools,
+            "session": self.session,
+        }
+
 
 async def rerun(call: Call) -> Started:
     """Starts the branch's run, which continues in the background."""
     body: WhatIf = call.body
-    run = await call.server.driven(call.session_id).start_rerun(
-        body.at,
-        model=body.model,
-        instructions=body.instructions,
-        text=body.text,
-        result=body.result,
-        arguments=body.arguments,
-        tools=body.tools,
-        session=body.session,
-    )
+    run = await call.server.driven(call.session_id).start_rerun(body.at, **body.options())
     call.server.keep(run)
     return Started(session_id=run.session_id, run_id=run.run_id)
+
+
+async def preview(call: Call) -> RerunPreview:
+    body: WhatIf = call.body
+    return await call.server.driven(call.session_id).preview_rerun(body.at, **body.options())
 
 
 class Hide(In, frozen=True):
