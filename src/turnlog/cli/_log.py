@@ -11,7 +11,6 @@ from typing import Any
 
 import click
 from rich.cells import cell_len, set_cell_size
-from rich.text import Text
 
 from turnlog.contract import (
     STATUSES,
@@ -51,7 +50,7 @@ from ._app import (
     with_store,
     write_json,
 )
-from ._text import plain, result_text, safe, short
+from ._text import Painter, plain, result_text, safe, short
 
 _AGE = re.compile(r"(\d+)([smhdw])")
 _SECONDS = {"s": 1, "m": 60, "h": 3600, "d": 86_400, "w": 604_800}
@@ -141,9 +140,9 @@ def sessions_command(
     rows = [_session_row(info, depth, statuses[info.session_id]) for info, depth in _as_tree(found)]
     head = ("session", "entries", "changed (UTC)", "status", "about")
     widths = [max(cell_len(row[column]) for row in (head, *rows)) for column in range(4)]
-    out.print(_session_line(head, widths), style="bold")
-    for row in rows:
-        out.print(_session_line(row, widths))
+    painter = Painter(out)
+    out.print(_session_line(head, widths, painter.width), style="bold", markup=False)
+    painter.write(_session_line(row, widths, painter.width) for row in rows)
 
 
 def check_is_there(store: Store) -> None:
@@ -191,16 +190,14 @@ def _session_row(info: SessionInfo, depth: int, status: str) -> tuple[str, str, 
     return name, str(info.entries), changed, status, about
 
 
-def _session_line(row: tuple[str, str, str, str, str], widths: list[int]) -> Text:
+def _session_line(row: tuple[str, str, str, str, str], widths: list[int], width: int | None) -> str:
     name, entries, changed, status, about = row
     start = (
         f"{set_cell_size(name, widths[0])}  {entries:>{widths[1]}}  {changed:<{widths[2]}}  "
         f"{status:<{widths[3]}}  "
     )
-    room = max(out.width - cell_len(start), 12) if out.is_terminal else 80
-    line = Text(about)
-    line.truncate(room, overflow="ellipsis")
-    return Text(start) + line
+    room = 80 if width is None else max(width - cell_len(start), 12)
+    return start + (about if cell_len(about) <= room else set_cell_size(about, room - 1) + "…")
 
 
 @click.command("replay", short_help="Run a session again and compare every entry.")

@@ -60,7 +60,7 @@ from ._app import (
     write_json,
 )
 from ._events import CUT
-from ._text import result_text, safe, short
+from ._text import Painter, result_text, safe, short
 
 _UNCUT = 10_000  # characters of an error that fit into its line
 _LEAST = 30  # columns for what went wrong; a narrower terminal gets it below the entry's head
@@ -116,13 +116,17 @@ def _number_calls(log: Sequence[Entry]) -> dict[int, int]:
 
 
 def _show_lines(entries: Sequence[Entry], took: dict[int, float], calls: dict[int, int]) -> None:
-    width = out.width if out.is_terminal else None
-    day = ""
-    for entry in entries:
-        if entry.timestamp[:10] != day:
-            day = entry.timestamp[:10]
-            out.print(f"[dim]{day} UTC[/]")
-        out.print(entry_line(entry, took.get(entry.seq), width, calls.get(entry.seq)))
+    painter = Painter(out)
+
+    def lines() -> Iterator[str]:
+        day = ""
+        for entry in entries:
+            if entry.timestamp[:10] != day:
+                day = entry.timestamp[:10]
+                yield painter.line(f"[dim]{day} UTC[/]", "")
+            yield from entry_lines(painter, entry, took.get(entry.seq), calls.get(entry.seq))
+
+    painter.write(lines())
 
 
 def _show_state(state: SessionState, status: str, entries: int) -> None:
@@ -254,24 +258,23 @@ def went_wrong(entry: Entry) -> bool:
             return False
 
 
-def entry_line(entry: Entry, took: float | None, width: int | None, call: int | None) -> Text:
-    """One entry in one line, of at most ``width`` columns; ``call`` is its number if it is a model call. What
-    went wrong or waits is never cut: it gets as many lines as it needs."""
+def entry_lines(painter: Painter, entry: Entry, took: float | None, call: int | None) -> Iterator[str]:
+    """One entry in one line of the terminal's width; ``call`` is its number if it is a model call. What went
+    wrong or waits is never cut: it gets as many lines as it needs."""
     time, lasted = entry.timestamp[11:19], _tight(took) if took is not None else ""
-    head = Text.from_markup(f"[dim]{entry.seq:>5} {time} {lasted:>6}[/] {entry.kind:<18} ", emoji=False)
-    body = Text.from_markup(_body(entry, call), emoji=False)
-    if width is None:
-        body.rstrip()
-        return head + body
-    if not went_wrong(entry) and not isinstance(entry, ApprovalRequestedEntry):
-        line = head + body
-        line.truncate(width, overflow="ellipsis")
-        return line
-    indent = len(head)
+    head, body = f"[dim]{entry.seq:>5} {time} {lasted:>6}[/] {entry.kind:<18} ", _body(entry, call)
+    width = painter.width
+    if width is None or not (went_wrong(entry) or isinstance(entry, ApprovalRequestedEntry)):
+        yield painter.line(head, body)
+        return
+    indent = len(Text.from_markup(head))
     if width - indent < _LEAST:
         indent = 6
-        head = head + "\n" + " " * indent
-    return head + Text("\n" + " " * indent).join(body.wrap(out, max(width - indent, 1)))
+        yield painter.line(head, "", cut=False)
+        head = " " * indent
+    for part in Text.from_markup(body, emoji=False).wrap(out, max(width - indent, 1)):
+        yield painter.line(head, part.markup, cut=False)
+        head = " " * indent
 
 
 def _body(entry: Entry, call: int | None) -> str:  # one line for each kind: long because the vocabulary is

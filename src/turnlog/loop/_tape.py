@@ -5,7 +5,6 @@ from __future__ import annotations
 import difflib
 import json
 from collections.abc import Iterator, Sequence
-from itertools import islice
 from typing import NoReturn
 
 import msgspec
@@ -146,7 +145,7 @@ class Tape:
         return self.recorded[self._cursor]
 
     def after(self, skip: int = 0) -> Iterator[Entry]:
-        return islice(self.recorded, self._cursor + skip, None)
+        return map(self.recorded.__getitem__, range(self._cursor + skip, len(self.recorded)))
 
     def session_id(self) -> str:
         """The session that wrote the next entry: a fork's shared past is its parent's."""
