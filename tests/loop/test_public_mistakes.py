@@ -63,6 +63,7 @@ def make(**options: Any) -> Agent:
         ({"sessions": SessionOptions(lease_ttl="30")}, "lease_ttl"),  # type: ignore[arg-type]
         ({"sessions": SessionOptions(warm_bytes=-1)}, "warm_bytes is -1"),
         ({"sessions": SessionOptions(warm_bytes=1e6)}, "warm_bytes"),  # type: ignore[arg-type]
+        ({"sessions": SessionOptions(snapshot_every=-1)}, "snapshot_every is -1"),
         ({"limits": LoopLimits(max_iterations=-1)}, "max_iterations is -1"),
         ({"limits": LoopLimits(max_cost=-0.5)}, "max_cost"),
         ({"retry": RetryPolicy(base_delay_ms=-1)}, "base_delay_ms"),

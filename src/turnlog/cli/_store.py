@@ -23,8 +23,15 @@ from turnlog.contract import (
     RedactionEntry,
     Store,
 )
-from turnlog.history import import_jsonl, show_url, verify
-from turnlog.loop import ExportFormat, open_session, probe_sandbox, purge_entries, redact_entries
+from turnlog.history import Problem, import_jsonl, show_url, verify
+from turnlog.loop import (
+    ExportFormat,
+    check_snapshot,
+    open_session,
+    probe_sandbox,
+    purge_entries,
+    redact_entries,
+)
 from turnlog.system import SystemIds
 from turnlog.transcript import MessageFormat, import_messages
 
@@ -165,18 +172,32 @@ def _read_messages(data: bytes, form: str) -> Any:
     return found  # pyright: ignore[reportUnknownVariableType]
 
 
+_SNAPSHOTS = {
+    "same": "its snapshot is what the log folds to",
+    "wrong": "its snapshot is not what the log folds to, and was dropped; the log is read instead",
+}
+
+
 @click.command("verify", short_help="Check that a log is whole and unchanged.")
 @session_argument
 @store_option
 @json_option
 def verify_command(session: str, store_url: str | None, as_json: bool) -> None:
-    """Check a session: its hash chain, its order, the pairing of calls and results."""
-    problems = with_store(store_url, lambda store: verify(store, session))
+    """Check a session: its hash chain, its order, the pairing of calls and results. A snapshot beside a sound
+    log is compared with it, and dropped where it differs."""
+
+    async def check(store: Store) -> tuple[list[Problem], str]:
+        problems = await verify(store, session)
+        return problems, "none" if problems else await check_snapshot(store, session)
+
+    problems, snapshot = with_store(store_url, check)
     if as_json:
         for problem in problems:
             write_json(problem)
     elif not problems:
         out.print("[green]sound[/]: the chain holds, every call has its place")
+    if snapshot in _SNAPSHOTS:
+        err.print(_SNAPSHOTS[snapshot])
     for problem in problems if not as_json else ():
         place = f"entry {problem.seq}" if problem.seq is not None else "session"
         err.print(f"[red]{place}[/]: {safe(problem.message)}")

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import ClassVar, Protocol, TypedDict, Unpack
 
@@ -34,6 +34,7 @@ from ._planner import FoldPlanner
 from ._projection import Projection, render_runtime
 from ._render import ResultContent, TextKind, content_text, hidden_ids, input_text, make_grains, make_preview
 from ._shrink import FoldReason
+from ._snapshot import dump_projection, load_projection
 
 Screen = Callable[[], "str | None"]
 """Renders the whole LiveScreen; called only when a fold has to show it."""
@@ -239,6 +240,31 @@ class ProjectionContext(ContextManager):
 
     def refold(self, entries: Iterable[Entry]) -> None:
         self._waiting = list(entries)
+
+    # ── a snapshot, to begin with in the place of entries ──
+
+    @property
+    def snapshot_kind(self) -> str | None:
+        """Whose snapshot it is, beside ``options``; None where it would not be all of it: of a class that
+        takes in entries in a way of its own."""
+        kind, ours = type(self), ProjectionContext
+        if (kind.step, kind.refold, kind.projection) != (ours.step, ours.refold, ours.projection):
+            return None
+        return f"{kind.__module__}.{kind.__qualname__}"
+
+    def snapshot(self) -> tuple[bytes, list[Entry]] | None:
+        """All that was taken in, as bytes, and the entries they refer to; None while something is hidden."""
+        return dump_projection(self.projection)
+
+    def restore(self, data: bytes, entries: Mapping[int, Entry]) -> None:
+        """Forget everything and begin with a snapshot. Raises ``MsgspecError``, ``LookupError`` or
+        ``ValueError`` where it does not fit, and is as it was then."""
+        self._projection, self._waiting = load_projection(data, entries, self.options), None
+
+    @property
+    def size(self) -> int:
+        """The bytes of the longest wire that is kept ready."""
+        return max((lane.size for lane in self._projection.lanes), default=0)
 
     # ── what to send, what to append ──
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Collection, Iterable
 from typing import Any, Literal, Self, TypeAlias
 
 from turnlog.contract import (
@@ -337,6 +337,11 @@ class Projection:
             lane = self._lanes[target] = Lane(target, self.head, self.options)
         lane.advance(self.units)
         return lane
+
+    @property
+    def lanes(self) -> Collection[Lane]:
+        """The wires that are kept ready."""
+        return self._lanes.values()
 
     def tokens(self, target: ModelInvocationDescriptor | None = None) -> int:
         """The estimated size of what ``target`` would be sent now."""

@@ -228,16 +228,19 @@ class Vocabulary:
     """Document frequency as a fold over what was said. It becomes text, and the text words, only when a
     frequency is asked for; by then most of a long log has left the window."""
 
-    __slots__ = ("_counts", "_documents", "_waiting")
+    __slots__ = ("_counts", "_documents", "_waiting", "_words")
 
     def __init__(self) -> None:
         self._counts: Counter[str] = Counter()
-        self._documents: deque[frozenset[str]] = deque()
+        self._documents: deque[frozenset[str] | list[int]] = deque()
+        self._words: list[str] = []
+        """The words that a text which is given by numbers is made of."""
         self._waiting: list[ResultContent | list[MessagePart]] = []
 
     def copy(self) -> Vocabulary:
         copy = Vocabulary()
         copy._counts, copy._documents = self._counts.copy(), self._documents.copy()
+        copy._words = self._words
         copy._waiting = self._waiting.copy()
         return copy
 
@@ -254,8 +257,17 @@ class Vocabulary:
                 self._documents.append(words)
                 self._counts.update(words)
                 if len(self._documents) > WINDOW:
-                    self._forget(self._documents.popleft())
+                    self._forget(self._spell(self._documents.popleft()))
         return self._counts
+
+    @property
+    def texts(self) -> list[frozenset[str]]:
+        """The words of each of the last texts."""
+        _ = self.counts
+        return [self._spell(text) for text in self._documents]
+
+    def _spell(self, text: frozenset[str] | list[int]) -> frozenset[str]:
+        return frozenset(map(self._words.__getitem__, text)) if isinstance(text, list) else text
 
     def _take_texts(self) -> list[str]:
         """The last that fits the window of what waits, oldest first; what says nothing takes no place."""

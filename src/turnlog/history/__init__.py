@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from ._appends import check_input as check_input
     from ._appends import named_blobs as named_blobs
     from ._appends import refuse_calls as refuse_calls
+    from ._appends import seal_entries as seal_entries
     from ._base import begins as begins
     from ._blank import PLACEHOLDER as PLACEHOLDER
     from ._export import export_jsonl as export_jsonl
@@ -27,7 +28,13 @@ if TYPE_CHECKING:
     from ._session import Session as Session
     from ._session import Subscriber as Subscriber
     from ._session import log_written as log_written
-    from ._session import seal_entries as seal_entries
+    from ._snapshot import Snapshot as Snapshot
+    from ._snapshot import SnapshotStore as SnapshotStore
+    from ._snapshot import decode_snapshot as decode_snapshot
+    from ._snapshot import encode_snapshot as encode_snapshot
+    from ._snapshot import make_snapshot as make_snapshot
+    from ._snapshot import open_snapshot as open_snapshot
+    from ._snapshot import same_snapshot as same_snapshot
     from ._state import BY_CHILD as BY_CHILD
     from ._state import RECAP_FAILED as RECAP_FAILED
     from ._state import CallState as CallState
@@ -59,7 +66,7 @@ else:
     __getattr__, __dir__ = lazy(
         __name__,
         {
-            "._appends": "attach_images check_input named_blobs refuse_calls",
+            "._appends": "attach_images check_input named_blobs refuse_calls seal_entries",
             "._base": "begins",
             "._blank": "PLACEHOLDER",
             "._export": "export_jsonl fork import_jsonl",
@@ -68,7 +75,9 @@ else:
             ".postgres": "PostgresStore",
             "._names": "default_store_url session_names",
             "._purge": "purge purge_scope",
-            "._session": "Session Subscriber log_written seal_entries",
+            "._session": "Session Subscriber log_written",
+            "._snapshot": "Snapshot SnapshotStore decode_snapshot encode_snapshot make_snapshot "
+            "open_snapshot same_snapshot",
             "._state": "BY_CHILD RECAP_FAILED CallState SessionState may_hold_images usage_of",
             ".sqlite": "SqliteStore",
             "._timeline": "RunSpan Step Timeline TimelineReader timeline_of",

@@ -7,7 +7,7 @@ import base64
 import binascii
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Literal, TypeAlias
+from typing import Any, Literal, TypeAlias
 
 import msgspec
 
@@ -17,6 +17,7 @@ from ..contract import (
     ApprovalDecided,
     ApprovalRequested,
     BranchSummary,
+    Clock,
     CompactionSummary,
     Custom,
     CustomEntry,
@@ -25,6 +26,7 @@ from ..contract import (
     EntryPayload,
     FileRefPart,
     Fold,
+    IdSource,
     ImagePart,
     JsonObject,
     LevelOfDetailSections,
@@ -43,8 +45,10 @@ from ..contract import (
     RunEnded,
     RunStarted,
     RuntimeInit,
+    Sealed,
     Secrets,
     Store,
+    StoredEntry,
     SystemPrompt,
     ToolAnswered,
     ToolDeferred,
@@ -61,6 +65,7 @@ from ..contract import (
     encode,
     find_unjson,
     is_empty_answer,
+    seal,
     tool_result_part,
 )
 from ._state import CONTINUED, PAUSED, SessionState
@@ -536,3 +541,52 @@ def refuse_calls(message: Message, call_ids: Iterable[str]) -> Message:
         return message
     meta = message.meta or {}
     return _replace(message, meta={**meta, "parse_errors": {**meta.get("parse_errors", {}), **errors}})
+
+
+def seal_after(
+    last: Entry | None,
+    payload: EntryPayload,
+    session_id: str,
+    id: str,
+    now: str,
+    run_id: str | None,
+    meta: JsonObject | None,
+    secrets: Secrets,
+) -> Sealed:
+    """The entry that follows ``last``, without a secret in it."""
+    place: dict[str, Any] = {
+        "id": id,
+        "previous_id": last.id if last else None,
+        "previous_hash": last.hash if last else "",
+        "session_id": session_id,
+        "seq": last.seq + 1 if last else 1,
+        "timestamp": now,
+        "run_id": run_id,
+    }
+    sealed = seal(payload, **place, meta=meta)
+    if secrets.may_be_in(sealed.stored.body):
+        sealed = seal(scrub_payload(payload, secrets), **place, meta=secrets.scrub_json(meta))
+    return sealed
+
+
+def seal_entries(
+    session_id: str,
+    payloads: Sequence[EntryPayload],
+    *,
+    clock: Clock,
+    ids: IdSource,
+    after: Entry | None = None,
+    run_id: str | None = None,
+    meta: JsonObject | None = None,
+    secrets: Secrets | None = None,
+) -> list[StoredEntry]:
+    """These payloads as the entries that follow ``after`` in a session's log, ready for ``Store.append``: for
+    what is written without a session, as an import is."""
+    made: list[StoredEntry] = []
+    for payload in payloads:
+        sealed = seal_after(
+            after, payload, session_id, ids.entry(), clock.now(), run_id, meta, secrets or Secrets()
+        )
+        made.append(sealed.stored)
+        after = sealed.entry
+    return made

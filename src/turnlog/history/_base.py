@@ -307,6 +307,11 @@ class Query(NamedTuple):
         return self.status is not None or self.title is not None or bool(self.metadata)
 
 
+def hides(batch: Sequence[StoredEntry]) -> bool:
+    """Whether a snapshot that was made before ``batch`` holds what may not be seen any more."""
+    return any(stored.kind in ("redaction", "purge") for stored in batch)
+
+
 _MISSING = object()
 
 
@@ -444,6 +449,14 @@ class StoreBase:
 
     async def read(self, session_id: str, *, after: int = 0, upto: int | None = None) -> list[StoredEntry]:
         raise NotImplementedError
+
+    async def read_spans(self, session_id: str, spans: Sequence[tuple[int, int]]) -> list[StoredEntry]:
+        """``read`` for several stretches, each from its first entry to its last; 0 is the end of the log."""
+        return [
+            stored
+            for first, last in spans
+            for stored in await self.read(session_id, after=first - 1, upto=last or None)
+        ]
 
     async def close(self) -> None:
         raise NotImplementedError

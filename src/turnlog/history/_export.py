@@ -35,9 +35,9 @@ from ..contract import (
     tool_result_part,
 )
 from ..system import SystemClock, SystemIds
-from ._appends import named_blobs
+from ._appends import named_blobs, seal_entries
 from ._purge import blank_body, trim_body
-from ._session import Session, log_written, seal_entries
+from ._session import Session, log_written
 from ._upcast import decode_log, header_version
 from ._views import AgentState, redacted_ids, visible_entries
 

@@ -34,6 +34,7 @@ from ._base import (
     exists_already,
     fork_beyond,
     forks_left,
+    hides,
     is_repeat,
     moved_on,
     no_blob,
@@ -57,6 +58,7 @@ class _Log:
     updated_at: str = ""
     lease: LeaseRow = field(default_factory=LeaseRow)
     digest: SessionDigest | None = None
+    snapshot: bytes | None = None
 
     @property
     def tail(self) -> int:
@@ -116,6 +118,8 @@ class MemoryStore(RowStore):
             log.created_at = log.created_at or read_envelope(batch[0].body).timestamp
             log.updated_at = updated_at
             log.digest = digest
+            if hides(batch):
+                log.snapshot = None
             self._logs[session_id] = log
             for data in blobs:
                 self._put(data)
@@ -245,7 +249,7 @@ class MemoryStore(RowStore):
                 gone |= blobs_in(owner.own[place].body)
                 owner.own[place] = owner.own[place]._replace(body=body)
             for log in self._logs.values():
-                log.digest = None  # it may hold words of what was erased
+                log.digest = log.snapshot = None  # they may hold words of what was erased
             self._drop_unused(gone)
 
     async def delete_session(
@@ -270,6 +274,16 @@ class MemoryStore(RowStore):
             self._controls.drop(family)
             names = [blobs_in(stored.body) for log in logs for stored in log.own]
             self._drop_unused(set[str]().union(*names))
+
+    async def read_snapshot(self, session_id: str) -> bytes | None:
+        with self._lock:
+            return self._log(session_id).snapshot
+
+    async def write_snapshot(self, session_id: str, seq: int, hash: str, data: bytes) -> None:
+        with self._lock:
+            log = self._log(session_id)
+            if log.tail == seq and read_envelope(self._slice(log, seq - 1, seq)[0].body).hash == hash:
+                log.snapshot = data
 
     def _drop_unused(self, names: set[str]) -> None:
         kept = [stored.body for log in self._logs.values() for stored in log.own] if names else []

@@ -7,9 +7,9 @@ observers. Nothing else writes to a log.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from logging import DEBUG, getLogger
-from typing import Any, Protocol, TypeVar, cast, overload
+from typing import Any, Protocol
 
 import msgspec
 
@@ -36,16 +36,14 @@ from ..contract import (
     ToolResults,
     encode,
     owned_secrets,
-    seal,
 )
-from ._appends import Appends, detach_images, scrub_payload
+from ._appends import Appends, detach_images, seal_after
 from ._base import begins, check_session_id, digest_of, not_found
+from ._snapshot import Snapshot, load_state, may_be_kept
 from ._state import SLICE, SessionState
-from ._upcast import Loaded
-from ._views import HIDING, AgentState, Transcript, visible_entries
+from ._upcast import size_of
+from ._views import HIDING, AgentState, ReadOnly, Transcript, visible_entries
 from ._worker import Uncut
-
-T = TypeVar("T")
 
 _replace = msgspec.structs.replace
 _log = getLogger("turnlog.history")
@@ -69,49 +67,17 @@ class Subscriber(Protocol):
         ...
 
     def refold(self, entries: Sequence[Entry]) -> None:
-        """Start again from these: what may be seen of the log changed, or a write failed."""
+        """Start again from these: what may be seen of the log changed, or a write failed. Where the session
+        relies on a snapshot, they are those after it."""
         ...
-
-
-class ReadOnly(Sequence[T]):
-    """A list that can only be read, and grows with the one behind it."""
-
-    __slots__ = ("_items",)
-
-    def __init__(self, items: list[T]) -> None:
-        self._items = items
-
-    @overload
-    def __getitem__(self, place: int) -> T: ...
-
-    @overload
-    def __getitem__(self, place: slice) -> list[T]: ...
-
-    def __getitem__(self, place: int | slice) -> T | list[T]:
-        return self._items[place]
-
-    def __len__(self) -> int:
-        return len(self._items)
-
-    def __iter__(self) -> Iterator[T]:
-        return iter(self._items)
-
-    def __eq__(self, other: object) -> bool:
-        if isinstance(other, ReadOnly):
-            return self._items == cast("ReadOnly[T]", other)._items
-        return self._items == other
-
-    __hash__ = None  # type: ignore[assignment]
-
-    def __repr__(self) -> str:
-        return repr(self._items)
 
 
 class Session(Appends):
     """One session's log. Appends are staged in memory, ``commit`` writes them as one batch.
 
     Belongs to one event loop at a time. ``state`` counts what is staged. ``entries`` is the committed log as
-    it is; ``messages`` is a view with redactions applied.
+    it is; ``messages`` is a view with redactions applied. One that relies on a snapshot of its folds has only
+    the end of its log in memory, and ``all_entries`` reads the rest from the store.
     """
 
     def __init__(
@@ -125,6 +91,7 @@ class Session(Appends):
         lease: Lease | None = None,
         header: SessionHeader | None = None,
         state: SessionState | None = None,
+        snapshot: Snapshot | None = None,
     ) -> None:
         self.store = store
         self.session_id = session_id
@@ -133,8 +100,12 @@ class Session(Appends):
         self._ids = ids
         self._header = header or SessionHeader(schema_version=SCHEMA_VERSION)
         self._entries: list[Entry] = list(entries)
+        self.snapshot = snapshot
+        """What the folds can begin with in the place of the entries that are not in memory."""
+        self._before = snapshot.seq - 1 if snapshot is not None else 0
+        self._checked, self._keepable = self._before, True
         self.size = size_of(entries)
-        """Bytes of the committed entries, as they are stored."""
+        """Bytes of the committed entries in memory, as they are stored."""
         self._staged: list[Sealed] = []
         self._writing: list[Sealed] = []
         self._blobs: dict[str, bytes] = {}
@@ -193,7 +164,58 @@ class Session(Appends):
     @property
     def entries(self) -> Sequence[Entry]:
         """The committed log, unfiltered: a read-only view that grows with every commit."""
+        self._check_whole()
         return ReadOnly(self._entries)
+
+    @property
+    def is_whole(self) -> bool:
+        """Whether all of the log is in memory."""
+        return self._before == 0
+
+    async def all_entries(self) -> Sequence[Entry]:
+        """The committed log, from the store where it is not in memory."""
+        if self.is_whole:
+            return self.entries
+        return (await self.store.load(self.session_id))[: self.tail_seq]
+
+    async def make_whole(self) -> None:
+        """Read all of the log into memory, and fold it anew."""
+        if not self.is_whole:
+            self._entries, self._before, self.snapshot = await self.store.load(self.session_id), 0, None
+            self._checked, self.size = 0, size_of(self._entries)
+            self._refold()
+
+    def _check_whole(self) -> None:
+        if self._before:
+            raise AgentError(
+                "InvalidEntry",
+                f"session {self.session_id!r} has only the entries from {self._before + 1} on in memory; "
+                "read them with all_entries(), or open the session with Session.open",
+            )
+
+    @property
+    def can_be_kept(self) -> bool:
+        """Whether a snapshot of its folds may be made: nothing is staged, and nothing is hidden."""
+        if self._keepable:
+            fresh = self._entries[max(self._checked - self._before, 0) :]
+            self._keepable, self._checked = may_be_kept(fresh), self.tail_seq
+        return self._keepable and not self.has_staged and bool(self._entries)
+
+    @property
+    def last_entry(self) -> Entry:
+        return self._entries[-1]
+
+    def take_tail(self) -> None:
+        """Fold what came after the snapshot that the session was opened with."""
+        for entry in self._entries[1:]:
+            self._take(entry)
+
+    def rely_on(self, snapshot: Snapshot) -> None:
+        """Let go of what stands before the last entry that ``snapshot`` covers: the store has it."""
+        self._entries = self._entries[snapshot.seq - 1 - self._before :]
+        self._ids_seen, self._ids_upto, self._transcript = set(), 0, Transcript()
+        self.snapshot, self._before = snapshot, snapshot.seq - 1
+        self.size = size_of(self._entries)
 
     @property
     def staged(self) -> list[Entry]:
@@ -206,7 +228,7 @@ class Session(Appends):
 
     @property
     def tail_seq(self) -> int:
-        return len(self._entries)
+        return self._before + len(self._entries)
 
     @property
     def drops(self) -> int:
@@ -221,6 +243,7 @@ class Session(Appends):
     @property
     def messages(self) -> Sequence[Message]:
         """The conversation so far, redactions applied; a read-only view."""
+        self._check_whole()
         return ReadOnly(self._transcript.update(self._entries))
 
     @property
@@ -265,7 +288,7 @@ class Session(Appends):
         """
         if not self._staged and not self._writing:
             return []
-        first, target, dropped = max(self._claimed, len(self._entries)), self.next_seq - 1, self._dropped
+        first, target, dropped = max(self._claimed, self.tail_seq), self.next_seq - 1, self._dropped
         self._claimed = target
         try:
             await self._turn.acquire()
@@ -279,7 +302,7 @@ class Session(Appends):
                     f"entries staged for session {self.session_id!r} came after a write that failed, and "
                     "were dropped with it",
                 )
-            if len(self._entries) < target:
+            if self.tail_seq < target:
                 self._writing, self._staged = self._staged, []
                 blobs, self._blobs = list(self._blobs.values()), {}
                 # A future of its own, so that a run that is cancelled cannot cut a write in two.
@@ -292,7 +315,7 @@ class Session(Appends):
                     done = append(
                         self.session_id,
                         [sealed.stored for sealed in self._writing],
-                        expected_tail=len(self._entries),
+                        expected_tail=self.tail_seq,
                         lease=self.lease,
                         digest=digest_of(self.state),
                         blobs=blobs,
@@ -305,7 +328,7 @@ class Session(Appends):
                 await self._finish(write, returned)
         finally:
             self._turn.release()
-        written = self._entries[first:target]
+        written = self._entries[first - self._before : target - self._before]
         self._tell(written)
         return written
 
@@ -336,7 +359,10 @@ class Session(Appends):
             return []
         if not self._entries and await self.store.tail(self.session_id) is None:
             return []
-        found = await self.store.load(self.session_id, after=len(self._entries))
+        found = await self.store.load(self.session_id, after=self.tail_seq)
+        if self._before and not may_be_kept(found):
+            await self.make_whole()
+            return found
         self.size += size_of(found)
         for entry in found:
             self._entries.append(entry)
@@ -377,7 +403,7 @@ class Session(Appends):
     def _seal(self, payload: EntryPayload, run_id: str | None, meta: JsonObject | None) -> Entry:
         now = self._clock.now()
         payload = self._with_place(payload, run_id, now)
-        sealed = _seal_after(
+        sealed = seal_after(
             self._last(), payload, self.session_id, self._ids.entry(), now, run_id, meta, self.secrets
         )
         self._staged.append(sealed)
@@ -385,6 +411,8 @@ class Session(Appends):
         return sealed.entry
 
     def _take(self, entry: Entry) -> None:
+        if isinstance(entry, HIDING):
+            self._check_whole()
         self.state.step(entry)
         if not self._subscribers:
             return
@@ -453,8 +481,15 @@ class Session(Appends):
         self._refold()
 
     def _refold(self) -> None:
-        """What was staged and dropped has been folded in: start again from the log."""
+        """What was staged and dropped has been folded in: start again from the log, or from the snapshot."""
         entries = [*self._entries, *self.staged]
+        if self.snapshot is not None:
+            self.state, later = load_state(self.snapshot), entries[1:]
+            for entry in later:
+                self.state.step(entry)
+            for subscriber in self._subscribers:
+                subscriber.refold(later)
+            return
         self.state = SessionState.of(entries)
         if self._subscribers:
             visible = visible_entries(entries)
@@ -464,7 +499,7 @@ class Session(Appends):
     @property
     def next_seq(self) -> int:
         """The seq that the next entry gets."""
-        return len(self._entries) + len(self._writing) + len(self._staged) + 1
+        return self.tail_seq + len(self._writing) + len(self._staged) + 1
 
     def _last(self) -> Entry | None:
         if self._staged or self._writing:
@@ -477,19 +512,11 @@ class Session(Appends):
         return _is_at(self._entries[-1], tail)
 
     def _known_ids(self) -> set[str]:
+        self._check_whole()
         for entry in self._entries[self._ids_upto :]:
             self._ids_seen.add(entry.id)
         self._ids_upto = len(self._entries)
         return self._ids_seen
-
-
-_USUAL_BYTES = 600
-"""Of an entry, where a store does not tell."""
-
-
-def size_of(entries: Sequence[Entry]) -> int:
-    """How many bytes these take in their store."""
-    return entries.size if isinstance(entries, Loaded) else _USUAL_BYTES * len(entries)
 
 
 async def _fold(entries: Sequence[Entry]) -> SessionState:
@@ -525,55 +552,6 @@ async def _give_way() -> asyncio.CancelledError | None:
     except asyncio.CancelledError as error:
         return error
     return None
-
-
-def _seal_after(
-    last: Entry | None,
-    payload: EntryPayload,
-    session_id: str,
-    id: str,
-    now: str,
-    run_id: str | None,
-    meta: JsonObject | None,
-    secrets: Secrets,
-) -> Sealed:
-    """The entry that follows ``last``, without a secret in it."""
-    place: dict[str, Any] = {
-        "id": id,
-        "previous_id": last.id if last else None,
-        "previous_hash": last.hash if last else "",
-        "session_id": session_id,
-        "seq": last.seq + 1 if last else 1,
-        "timestamp": now,
-        "run_id": run_id,
-    }
-    sealed = seal(payload, **place, meta=meta)
-    if secrets.may_be_in(sealed.stored.body):
-        sealed = seal(scrub_payload(payload, secrets), **place, meta=secrets.scrub_json(meta))
-    return sealed
-
-
-def seal_entries(
-    session_id: str,
-    payloads: Sequence[EntryPayload],
-    *,
-    clock: Clock,
-    ids: IdSource,
-    after: Entry | None = None,
-    run_id: str | None = None,
-    meta: JsonObject | None = None,
-    secrets: Secrets | None = None,
-) -> list[StoredEntry]:
-    """These payloads as the entries that follow ``after`` in a session's log, ready for ``Store.append``: for
-    what is written without a session, as an import is."""
-    made: list[StoredEntry] = []
-    for payload in payloads:
-        sealed = _seal_after(
-            after, payload, session_id, ids.entry(), clock.now(), run_id, meta, secrets or Secrets()
-        )
-        made.append(sealed.stored)
-        after = sealed.entry
-    return made
 
 
 def _bare(header: SessionHeader) -> SessionHeader:

@@ -169,6 +169,20 @@ _WITHDRAW = "DELETE FROM controls WHERE id = ? AND answer IS NULL"
 _IS_ANSWERED = "SELECT 1 FROM controls WHERE id = ? AND answer IS NOT NULL"
 _DROP_CONTROLS = "DELETE FROM controls WHERE session = ?"
 
+SNAPSHOTS = """CREATE TABLE IF NOT EXISTS snapshots (
+  session BIGINT NOT NULL PRIMARY KEY,
+  seq BIGINT NOT NULL,
+  data {bytes} NOT NULL
+)"""
+"""A cache: dropped with what it was made of, and made when it is missing."""
+_READ_SNAPSHOT = "SELECT data FROM snapshots WHERE session = (SELECT key FROM sessions WHERE id = ?)"
+_WRITE_SNAPSHOT = (
+    "INSERT INTO snapshots (session, seq, data) VALUES (?, ?, ?) "
+    "ON CONFLICT (session) DO UPDATE SET seq = excluded.seq, data = excluded.data"
+)
+DROP_SNAPSHOT = "DELETE FROM snapshots WHERE session = ?"
+_DROP_SNAPSHOTS = f"DELETE FROM snapshots WHERE session IN {_FAMILY}"
+
 _LIST = (
     "SELECT s.id, s.tail_seq, s.created_at, s.updated_at, s.title, p.id, s.forked_at, s.digest "
     "FROM sessions s LEFT JOIN sessions p ON p.key = s.parent WHERE s.tail_seq > 0"
@@ -340,6 +354,20 @@ class SqlStore(StoreBase):
             raise no_blob(name)
         return rows[0][0]
 
+    # Snapshots
+
+    async def read_snapshot(self, session_id: str) -> bytes | None:
+        rows = await self._ask(_READ_SNAPSHOT, (session_id,)) if is_text(session_id) else []
+        return rows[0][0] if rows else None
+
+    async def write_snapshot(self, session_id: str, seq: int, hash: str, data: bytes) -> None:
+        def script() -> Script[None]:
+            row = yield from existing(session_id, lock=True)
+            if (row.tail_seq, row.tail_hash) == (seq, hash):
+                yield _WRITE_SNAPSHOT, (row.key, seq, data)
+
+        await self._change(script, brief=True)
+
     # Forking and erasing
 
     async def fork(self, source: str, *, at: int, target: str, first: Sequence[StoredEntry]) -> None:
@@ -385,8 +413,9 @@ class SqlStore(StoreBase):
             yield _REPLACE_BODY, (body, place(key, seq))
             if seq == 1:
                 yield _RENAME, (self._title(title_of(body)), key)
-        for key in keys:  # digests may hold words of it
+        for key in keys:  # digests and snapshots may hold words of it
             yield _FORGET_DIGESTS, (key,)
+            yield _DROP_SNAPSHOTS, (key,)
         yield from self._drop_blobs(names)
         return bool(names)
 
@@ -412,6 +441,7 @@ class SqlStore(StoreBase):
                 names |= blobs_in(body)
             yield _DROP_ENTRIES, span
             yield _DROP_CONTROLS, (id,)
+        yield _DROP_SNAPSHOTS, (top,)
         yield _DROP_SESSIONS, (top,)
         yield from self._dropped([key for key, _, _, _ in family])
         yield from self._drop_blobs(names)

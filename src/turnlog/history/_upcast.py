@@ -54,6 +54,15 @@ class Loaded(list[Entry]):
     size = 0
 
 
+_USUAL_BYTES = 600
+"""Of an entry, where a store does not tell."""
+
+
+def size_of(entries: Sequence[Entry]) -> int:
+    """How many bytes these take in their store."""
+    return entries.size if isinstance(entries, Loaded) else _USUAL_BYTES * len(entries)
+
+
 class _Version(msgspec.Struct, rename="camel"):
     schema_version: int | None = None
     version: int | None = None
@@ -125,6 +134,12 @@ def _decode_current(rows: Iterable[tuple[bytes]]) -> list[Entry] | None:
         if type(entry) is SessionHeaderEntry and entry.payload.schema_version != SCHEMA_VERSION:
             return None
     return entries
+
+
+def decode_bodies(bodies: Iterable[bytes]) -> list[Entry]:
+    """Entries of this version, from any places of a log. Raises ``MsgspecError`` for others."""
+    read = _decoder()
+    return [read(body) for body in bodies]
 
 
 def _decode_slowly(session_id: str, bodies: Sequence[bytes], after: int) -> list[Entry]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Collection, Iterable, Iterator, Sequence
-from typing import Any, Protocol, runtime_checkable
+from typing import Any, Protocol, TypeVar, cast, overload, runtime_checkable
 
 import msgspec
 
@@ -37,6 +37,8 @@ from ..contract import (
 from ._blank import PLACEHOLDER, blank_payload
 from ._copies import Copies, copies_of, trim
 from ._state import SessionState
+
+T = TypeVar("T")
 
 _replace = msgspec.structs.replace
 HIDING = (RedactionEntry, PurgeEntry)
@@ -108,6 +110,40 @@ def _live_sections(entry: Entry) -> Iterator[Any]:
                     yield outcome.sections.live
         case _:
             pass
+
+
+class ReadOnly(Sequence[T]):
+    """A list that can only be read, and grows with the one behind it."""
+
+    __slots__ = ("_items",)
+
+    def __init__(self, items: list[T]) -> None:
+        self._items = items
+
+    @overload
+    def __getitem__(self, place: int) -> T: ...
+
+    @overload
+    def __getitem__(self, place: slice) -> list[T]: ...
+
+    def __getitem__(self, place: int | slice) -> T | list[T]:
+        return self._items[place]
+
+    def __len__(self) -> int:
+        return len(self._items)
+
+    def __iter__(self) -> Iterator[T]:
+        return iter(self._items)
+
+    def __eq__(self, other: object) -> bool:
+        if isinstance(other, ReadOnly):
+            return self._items == cast("ReadOnly[T]", other)._items
+        return self._items == other
+
+    __hash__ = None  # type: ignore[assignment]
+
+    def __repr__(self) -> str:
+        return repr(self._items)
 
 
 class Transcript:

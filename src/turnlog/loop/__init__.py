@@ -68,6 +68,7 @@ if TYPE_CHECKING:
     from ._skills import Skill as Skill
     from ._skills import Skills as Skills
     from ._stored import PendingAnswer as PendingAnswer
+    from ._stored import check_snapshot as check_snapshot
     from ._stored import explain as explain
     from ._stored import fork_session as fork_session
     from ._stored import pending_answers as pending_answers
@@ -113,8 +114,8 @@ else:
             "._loop": "AgentLoop",
             "._map": "Batch Mapped ProgressBar",
             "._folds": "Memory",
-            "._stored": "PendingAnswer explain fork_session pending_answers pending_calls purge_entries "
-            "record_decision redact_entries trace_of",
+            "._stored": "PendingAnswer check_snapshot explain fork_session pending_answers pending_calls "
+            "purge_entries record_decision redact_entries trace_of",
             "._rerun": "Comparison RerunOptions RerunPreview",
             "._replay": "ReplayReport replay replay_entries",
             "._lease": "SessionLease",

@@ -86,6 +86,7 @@ class LoopTable(LoopLimits, frozen=True, kw_only=True):
     on_busy: Literal["refuse", "wait"] = "refuse"
     lease_ttl: float = LEASE_TTL
     warm_bytes: int = SessionOptions.warm_bytes
+    snapshot_every: int = SessionOptions.snapshot_every
 
 
 class ObservabilityTable(Value, frozen=True, kw_only=True):
@@ -150,7 +151,10 @@ class AgentConfig(Value, frozen=True, kw_only=True):
             "limits": _only(loop, LoopLimits),
             "retry": loop.retry,
             "sessions": SessionOptions(
-                on_busy=loop.on_busy, lease_ttl=loop.lease_ttl, warm_bytes=loop.warm_bytes
+                on_busy=loop.on_busy,
+                lease_ttl=loop.lease_ttl,
+                warm_bytes=loop.warm_bytes,
+                snapshot_every=loop.snapshot_every,
             ),
         }
         return {**found, **parts}

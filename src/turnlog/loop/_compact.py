@@ -118,7 +118,8 @@ async def write_recap(
     """Ask ``model`` for a recap of the session as it is. None when there is nothing to recap."""
     session, target = folds.session, model.descriptor
     context = folds.context.build_context(ContextInput(target=target, plan=False)).context
-    answers = [entry.id for entry in session.entries if entry.kind == "model_output"]
+    log = await session.all_entries()
+    answers = [entry.id for entry in log if entry.kind == "model_output"]
     if len(answers) < 2:
         return None
     # Nobody has this wire cached: it costs nothing to forbid calls outright.
@@ -128,16 +129,18 @@ async def write_recap(
         context,
         session_id=session.session_id,
         first_kept=answers[-1],
-        request=recap_request(folds, instructions),
+        request=recap_request([*log, *session.staged], folds.host.widgets, instructions),
         tool_choice="none",
     )
 
 
-def recap_request(folds: Folds, instructions: str | None = None) -> tuple[str, str]:
+def recap_request(
+    log: Sequence[Entry], widgets: Sequence[Widget[Any]], instructions: str | None = None
+) -> tuple[str, str]:
     """What a model is asked, and the list of files that its answer ends with.
 
     It carries on from the last recap, so that what that one kept is not lost with the fold that used it."""
-    entries = visible_entries([*folds.session.entries, *folds.session.staged])
+    entries = visible_entries(log)
     parts = [RECAP_REQUEST]
     if instructions:
         parts.append(f"What matters most to the user: {instructions}")
@@ -147,7 +150,7 @@ def recap_request(folds: Folds, instructions: str | None = None) -> tuple[str, s
             "Carry on from your last recap: keep what still holds, correct what does not, and add what came "
             f"since. It was:\n\n{recaps[-1]}"
         )
-    files = _files_of(entries, folds.host.widgets)
+    files = _files_of(entries, widgets)
     if files:
         parts.append(f"The list of files is added to your recap; do not repeat it:\n\n{files}")
     return "\n\n".join(parts), files
@@ -257,8 +260,7 @@ class Recaps:
         if first_kept is None:
             return
         folds.recap_asked_at = context.stats.estimated_tokens
-        request = recap_request(folds, self._instructions)
-        asked = self._ask(session_id, context, first_kept, request)
+        asked = self._ask(folds, context, first_kept, folds.session.staged, folds.session.next_seq)
         task = asyncio.create_task(asked, name=f"turnlog recap {session_id}")
         self._tasks[session_id] = task
         task.add_done_callback(lambda done: self._forget(session_id, done))
@@ -270,10 +272,15 @@ class Recaps:
             _log.warning("%s: a recap was lost: %s: %s", session_id, type(error).__name__, error)
 
     async def _ask(
-        self, session_id: str, context: ModelContext, first_kept: str, request: tuple[str, str]
+        self, folds: Folds, context: ModelContext, first_kept: str, staged: Sequence[Entry], upto: int
     ) -> None:
+        """``staged`` is what was not committed yet when the question came up, before entry ``upto``."""
         fact: Fact
+        session_id = folds.session.session_id
         try:
+            log = {entry.seq: entry for entry in (*await folds.session.all_entries(), *staged)}
+            then = [entry for seq, entry in log.items() if seq < upto]
+            request = recap_request(then, folds.host.widgets, self._instructions)
             fact = await ask_recap(
                 self._model,
                 self._store,

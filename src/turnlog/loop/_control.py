@@ -462,6 +462,7 @@ class RunControl:
             # This may not be the run's agent: the widgets that its log names keep the screen true.
             named = find_widgets(state.started.widgets, self._parts.widgets, all_of_them=False)
             if [each.name for each in named] != [each.name for each in self._parts.widgets]:
+                await folds.session.make_whole()
                 folds.show(named)
                 self._sessions.kept.pop(opened.session_id)
         runner = self._make_runner(opened, folds)

@@ -9,27 +9,39 @@ from contextvars import ContextVar
 from dataclasses import dataclass
 from typing import Any
 
-from turnlog.context import ContextManager, PictureCache, recall_search, recall_text
+from turnlog.context import (
+    ContextManager,
+    ContextOptions,
+    PictureCache,
+    ProjectionContext,
+    recall_search,
+    recall_text,
+)
 from turnlog.contract import (
     READ_ARTIFACT,
     RECALL,
     AgentError,
     Clock,
     Entry,
+    FoldEntry,
     IdSource,
     JsonObject,
     Secrets,
     Store,
+    Value,
     WidgetEvent,
     WidgetEventEntry,
+    encode,
 )
-from turnlog.history import Session, attach_images, named_blobs, visible_entries
+from turnlog.history import Session, Snapshot, attach_images, make_snapshot, named_blobs, visible_entries
+from turnlog.observe import get_logger
 from turnlog.system import SystemClock, SystemIds
 from turnlog.tools import Tool, ToolContext, ToolError
 from turnlog.widgets import MemoryNotebookWidget, Notebook, TodoWidget, Widget, WidgetHost, WorkspaceWidget
 
 from ._budget import Budget
 
+_log = get_logger("loop")
 _BASE_BYTES, _BYTE_FACTOR = 14_000, 2.7
 """Memory of a session, as measured: what each takes, and bytes for each byte of its log."""
 _SHORT = 1_000
@@ -40,21 +52,35 @@ class Folds:
     """A subscriber of its session that keeps the context and the screen, so that a turn costs what is new."""
 
     def __init__(
-        self, session: Session, context: Callable[[], ContextManager], widgets: Sequence[Widget[Any]] = ()
+        self,
+        session: Session,
+        context: Callable[[], ContextManager],
+        widgets: Sequence[Widget[Any]] = (),
+        entries: Mapping[int, Entry] | None = None,
     ) -> None:
+        """``entries`` are those that the snapshot which the session relies on refers to. Raises what reading
+        the snapshot raises."""
         self.session = session
         self.context = context()
         self.host = WidgetHost(widgets)
         self.pictures = PictureCache(lambda message: attach_images(session.store, message))
         self.recap_asked_at = 0
         """Tokens of the context that a recap was last asked for."""
-        self._take(visible_entries(session.entries))
+        self._entries = entries or {}
+        self._folded = False
+        if session.snapshot is None:
+            self._take(visible_entries(session.entries))
+        else:
+            self._restore(session.snapshot)
         session.subscribe(self)
 
     @property
     def memory(self) -> int:
         """The bytes that the session and its folds take, by an estimate."""
-        return _BASE_BYTES + int(_BYTE_FACTOR * self.session.size)
+        held = self.session.size
+        if self.session.snapshot is not None and isinstance(self.context, ProjectionContext):
+            held += 2 * self.context.size  # an entry in view takes more than what is sent of it
+        return _BASE_BYTES + int(_BYTE_FACTOR * held)
 
     def close(self) -> None:
         """Nothing reads them any more. The session and its subscriber refer to each other: parted, their
@@ -75,17 +101,75 @@ class Folds:
                 await asyncio.sleep(0)
 
     def step(self, entry: Entry) -> None:
+        self._folded = self._folded or isinstance(entry, FoldEntry)
         self.host.step(entry)
         self.context.step(entry)
 
     def refold(self, entries: Sequence[Entry]) -> None:
+        if self.session.snapshot is not None:
+            self._restore(self.session.snapshot)
+            for entry in entries:
+                self.step(entry)
+            return
         self.context.refold(entries)
         self.host.refold(entries)
 
     def show(self, widgets: Sequence[Widget[Any]]) -> None:
-        """Put these widgets on the screen, as the log so far makes them."""
+        """Put these widgets on the screen, as the log so far makes them; the session is whole."""
         self.host = WidgetHost(widgets)
         self.host.refold(visible_entries([*self.session.entries, *self.session.staged]))
+
+    # ── snapshots ──
+
+    def is_due(self, least: int) -> bool:
+        """Whether so many entries, or a fold, were added since the last snapshot."""
+        before = self.session.snapshot.seq if self.session.snapshot is not None else 0
+        added = self.session.tail_seq - before
+        return (added >= least or (self._folded and added > 0)) and self.session.can_be_kept
+
+    def take_snapshot(self) -> Snapshot | None:
+        """A snapshot of all that was folded, on which the session relies from here on. None where none can be
+        made: something is hidden, or a part cannot be written down."""
+        key = key_of(self.context, self.host)
+        if key is None or not isinstance(self.context, ProjectionContext) or not self.session.can_be_kept:
+            return None
+        try:
+            context, widgets = self.context.snapshot(), self.host.snapshot()
+            if context is None or widgets is None:
+                return None
+            entries = {entry.seq: entry for entry in context[1]}
+            snapshot = make_snapshot(
+                key, self.session.last_entry, self.session.state, sorted(entries), context[0], widgets
+            )
+        except Exception as error:  # of a widget; the log is there all the same
+            _log.debug("%s: no snapshot: %s: %s", self.session.session_id, type(error).__name__, error)
+            return None
+        if snapshot is not None:
+            self.session.rely_on(snapshot)
+            self._entries, self._folded = entries, False
+        return snapshot
+
+    def _restore(self, snapshot: Snapshot) -> None:
+        if isinstance(self.context, ProjectionContext):
+            self.context.restore(snapshot.context, self._entries)
+        self.host.restore(snapshot.widgets)
+
+
+class MadeWith(Value, frozen=True, kw_only=True):
+    """What the folds of a session are made with, apart from its entries: a snapshot is good for them."""
+
+    context: str
+    options: ContextOptions
+    widgets: list[tuple[str, str, str]]
+
+
+def key_of(context: ContextManager, host: WidgetHost) -> str | None:
+    """``MadeWith`` as text; None where the folds cannot be kept."""
+    kind = context.snapshot_kind if isinstance(context, ProjectionContext) else None
+    widgets = host.snapshot_kinds
+    if kind is None or widgets is None or not isinstance(context, ProjectionContext):
+        return None
+    return encode(MadeWith(context=kind, options=context.options, widgets=widgets)).decode()
 
 
 BUILT_IN: tuple[Widget[Any], ...] = (MemoryNotebookWidget(), TodoWidget(), WorkspaceWidget())
@@ -344,7 +428,8 @@ async def _in_memory(notes: SharedNotes, event: WidgetEvent) -> WidgetEvent:
 
 
 def memory_tools() -> list[Tool]:
-    """``recall`` and ``read_artifact``: offered from the start, so that the first long result is no break."""
+    """``recall`` and ``read_artifact``: offered from the start, so that the first long result is no break.
+    They wait for nothing but the store, whose own limits hold."""
     offset = {"type": "integer", "minimum": 0, "description": "Where to start, in characters."}
     query = {"type": "string", "description": "Words to search for; the best places come first."}
     return [
@@ -356,6 +441,7 @@ def memory_tools() -> list[Tool]:
             _recall,
             idempotent=True,
             concurrent=True,
+            timeout=None,
         ),
         Tool.from_schema(
             READ_ARTIFACT,
@@ -364,6 +450,7 @@ def memory_tools() -> list[Tool]:
             _read_artifact,
             idempotent=True,
             concurrent=True,
+            timeout=None,
         ),
     ]
 
@@ -383,7 +470,7 @@ async def _recall(arguments: JsonObject, ctx: ToolContext) -> str:
         raise ToolError(
             "give either entry, the # number of what was shortened, or query, words to search for"
         )
-    entries = visible_entries(folds.session.entries)
+    entries = visible_entries(await folds.session.all_entries())
     try:
         if query is not None:
             return recall_search(entries, query, size=folds.context.page_size, skip=folds.context.live_ids)
@@ -398,7 +485,8 @@ async def _read_artifact(arguments: JsonObject, ctx: ToolContext) -> str:
     share = SHARE.get()
     name = arguments["artifact"]
     # The bytes of other sessions, and those of what was redacted, are not this session's to read.
-    if not any(name in named_blobs(entry) for entry in visible_entries(share.folds.session.entries)):
+    entries = visible_entries(await share.folds.session.all_entries())
+    if not any(name in named_blobs(entry) for entry in entries):
         raise ToolError(f"this session has no artifact {name!r}; name one as it was named in a result")
     try:
         data = await share.store.get_blob(name)

@@ -47,10 +47,10 @@ class SessionJournal:
         session.append_custom(name, data)
         await session.commit()
 
-    def facts(self) -> list[tuple[str, JsonObject]]:
+    async def facts(self) -> list[tuple[str, JsonObject]]:
         session = self._share.folds.session
         found: list[tuple[str, JsonObject]] = []
-        for entry in visible_entries([*session.entries, *session.staged]):
+        for entry in visible_entries([*await session.all_entries(), *session.staged]):
             if entry.purged_digest is not None:
                 continue
             if isinstance(entry, CustomEntry):

@@ -256,7 +256,9 @@ class AgentLoop:
             await folds.catch_up()
         runner.take_over()
         limit = state.started.limits.max_run_duration_ms if state.started is not None else None
-        spent = time_spent(folds.session.entries, state.run_id) if limit is not None else 0
+        spent = 0
+        if limit is not None:
+            spent = time_spent(await folds.session.all_entries(), state.run_id)
         return self._drive(opened, runner, limit, spent)
 
     async def _what_if(self, folds: Folds, change: Rerun) -> WhatIf:
@@ -264,8 +266,9 @@ class AgentLoop:
         entries = await self.parts.store.load(change.source)
         plan = plan_rerun(entries, change.at, change)
         recording = Recording(entries, plan, change)
-        begun = [e.seq for e in folds.session.entries if isinstance(e, RunStartedEntry)]
-        recording.skip(folds.session.entries, begun[-1])
+        log = await folds.session.all_entries()
+        begun = [e.seq for e in log if isinstance(e, RunStartedEntry)]
+        recording.skip(log, begun[-1])
         return WhatIf(recording, plan, change)
 
     def _runner(
@@ -446,7 +449,7 @@ class AgentLoop:
                     "SessionBusy", f"a run is open in session {session_id}; end or abort it, then undo"
                 )
             await self._connect(runtime)
-            undone = await undo_turn(folds.session.entries, self.parts.store, runtime)
+            undone = await undo_turn(await folds.session.all_entries(), self.parts.store, runtime)
             if undone is not None:
                 await self.sessions.append_facts(folds, undone.facts())
             return undone

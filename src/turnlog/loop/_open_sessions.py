@@ -12,7 +12,7 @@ from collections.abc import AsyncIterator, Callable, Sequence
 from concurrent.futures import Future
 from contextlib import suppress
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Literal, Protocol
+from typing import TYPE_CHECKING, Any, Literal, Protocol, TypeAlias
 
 import msgspec
 
@@ -34,14 +34,14 @@ from turnlog.contract import (
     Secrets,
     Store,
 )
-from turnlog.history import Session, SessionState
+from turnlog.history import Session, SessionState, Snapshot, SnapshotStore, encode_snapshot, open_snapshot
 from turnlog.models import Model
 from turnlog.observe import get_logger
 from turnlog.system import SystemClock, SystemIds
 from turnlog.tools import Executor, Registry
-from turnlog.widgets import Widget
+from turnlog.widgets import Widget, WidgetHost
 
-from ._folds import Folds
+from ._folds import Folds, key_of
 from ._lease import LEASE_TTL, OnBusy, SessionLease, Work, check_writing
 from ._options import check_kind, check_named
 from ._ports import AbortScope, Fact, Hooks, RunInterrupted, Said, append_fact, inside
@@ -53,10 +53,15 @@ if TYPE_CHECKING:
 
 _REAL_TIME = SystemClock()
 _WARM_BYTES = 256_000_000
+_WORTH_KEEPING = 64
+"""Entries since its last snapshot that a session which leaves memory is written down for."""
 _UNREAD = 10.0
 """Seconds that a stream may go unread before a run that waits behind it gives up."""
 
 _log = get_logger("loop")
+
+Kept: TypeAlias = tuple[str, Snapshot]
+"""The snapshot of a session, by its name."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -64,11 +69,14 @@ class SessionOptions:
     """How an agent takes sessions. A session where another run is in progress, here or in another process, is
     refused as ``SessionBusy``, or waited for with ``on_busy="wait"``. ``lease_ttl`` is how many seconds a
     session stays closed to other machines after its process died. ``warm_bytes`` is the memory that the
-    sessions used last may take between their runs, in bytes; 0 keeps none."""
+    sessions used last may take between their runs, in bytes; 0 keeps none. ``snapshot_every`` is after how
+    many entries a snapshot of a session's folds is written beside its log, so that it opens without reading
+    all of it; 0 writes and reads none."""
 
     on_busy: Literal["refuse", "wait"] = "refuse"
     lease_ttl: float = LEASE_TTL
     warm_bytes: int = _WARM_BYTES
+    snapshot_every: int = 200
 
 
 _KEPT = 10_000
@@ -209,22 +217,22 @@ class WarmSessions:
                 self.bytes -= size
             return folds
 
-    def rest(self, session_id: str) -> None:
-        """No run uses the session any more."""
+    def rest(self, session_id: str) -> list[Folds]:
+        """No run uses the session any more. Returns those that had to leave for it."""
         with self._lock:
             folds = self._used.pop(session_id, None)
             if folds is None:
-                return
-            if self._limit == 0:
-                folds.close()
-                return
+                return []
             size = folds.memory
             self._idle[session_id] = folds, size
             self.bytes += size
-            while self.bytes > self._limit and len(self._idle) > 1:
+            left: list[Folds] = []
+            while self.bytes > self._limit and len(self._idle) > min(self._limit, 1):
                 _, (oldest, size) = self._idle.popitem(last=False)
                 self.bytes -= size
                 oldest.close()
+                left.append(oldest)
+            return left
 
 
 class OpenSessions:
@@ -251,13 +259,16 @@ class OpenSessions:
         self._lease_ttl = check_writing(options.on_busy, options.lease_ttl)
         self._lock = threading.Lock()
         self.lease_clock: Clock = _REAL_TIME
-        self.kept = WarmSessions(check_warm(options.warm_bytes))
+        self.kept = WarmSessions(check_count("warm_bytes", options.warm_bytes))
+        self._every = check_count("snapshot_every", options.snapshot_every)
         self.runs: dict[str, OpenRun] = {}  # by session: forks share run ids with their parents
         self.unheard: dict[str, list[Said]] = {}
         self.untold: dict[str, list[Fact]] = {}
         self.listeners: list[Callable[[OpenRun], None]] = []
         """Told of each run before it begins, in the thread that begins it."""
         self.closed = False
+        self._key: str | None = None
+        """What the folds are made with, once it was looked at; empty where they cannot be kept."""
 
     async def enter(self, session_id: str, run_id: str) -> OpenRun:
         """One run at a time here, in the order they came; ``hold`` then sees to all other processes."""
@@ -345,25 +356,72 @@ class OpenSessions:
         fresh = await folds.session.refresh(tail) if folds is not None else []
         if folds is None or any(isinstance(entry, PurgeEntry) for entry in fresh):
             # What was erased from the store is not kept in memory either.
-            session = await Session.open(
-                self._store,
-                session_id,
-                clock=self._clock,
-                ids=self._ids,
-                create=create,
-                title=named.title if named is not None else None,
-                metadata=named.session_metadata if named is not None else None,
-                parent_session_id=named.parent_session_id if named is not None else None,
-                parent_tool_call_id=named.parent_tool_call_id if named is not None else None,
-            )
-            session.observers = self._observers
-            folds = Folds(session, self._context, self._widgets)
+            short = tail is not None and tail.seq < min(self._every, _WORTH_KEEPING)
+            folds = await self._open_cold(session_id, create, named, short=short)
+            folds.session.observers = self._observers
         if named is not None:
             check_named(folds.session, named)
         folds.session.secrets = self.secrets()
         folds.session.lease = lease
         self.kept.use(session_id, folds)
         return folds
+
+    async def _open_cold(
+        self, session_id: str, create: bool, named: RunInput | None, *, short: bool = False
+    ) -> Folds:
+        """From the snapshot of its folds where there is one that fits, else from the whole log. A ``short``
+        log is not worth looking for one."""
+        if self._key is None and self._every:
+            self._key = key_of(self._context(), WidgetHost(self._widgets)) or ""
+        opened = None
+        if self._key and not short:
+            opened = await open_snapshot(self._store, session_id, self._key)
+        if opened is not None:
+            session = Session(
+                self._store,
+                session_id,
+                opened.tail,
+                clock=self._clock,
+                ids=self._ids,
+                state=opened.state,
+                snapshot=opened.snapshot,
+            )
+            try:
+                folds = Folds(session, self._context, self._widgets, opened.entries)
+                session.take_tail()
+                return folds
+            except Exception as error:  # of a widget, or bytes that only seem to fit: the log has everything
+                _log.debug("%s: its snapshot is not used: %s", session_id, error)
+        session = await Session.open(
+            self._store,
+            session_id,
+            clock=self._clock,
+            ids=self._ids,
+            create=create,
+            title=named.title if named is not None else None,
+            metadata=named.session_metadata if named is not None else None,
+            parent_session_id=named.parent_session_id if named is not None else None,
+            parent_tool_call_id=named.parent_tool_call_id if named is not None else None,
+        )
+        return Folds(session, self._context, self._widgets)
+
+    def _take_snapshots(self, folds: Folds | None, dropped: Sequence[Folds] = ()) -> list[Kept]:
+        """The folds of a session that has grown far enough, and of those that leave memory."""
+        if not self._every or not isinstance(self._store, SnapshotStore):
+            return []
+        due = [folds] if folds is not None and folds.is_due(self._every) else []
+        due += [each for each in dropped if each.is_due(min(self._every, _WORTH_KEEPING))]
+        taken = [(each.session.session_id, each.take_snapshot()) for each in due]
+        return [(session_id, snapshot) for session_id, snapshot in taken if snapshot is not None]
+
+    async def _write_snapshots(self, taken: Sequence[Kept]) -> None:
+        for session_id, snapshot in taken:
+            data = encode_snapshot(snapshot)
+            try:
+                assert isinstance(self._store, SnapshotStore)
+                await self._store.write_snapshot(session_id, snapshot.seq, snapshot.hash, data)
+            except AgentError as error:  # a cache: the log is there all the same
+                _log.debug("%s: its snapshot was not written: %s", session_id, error.message)
 
     async def append_facts(self, folds: Folds, facts: Sequence[Fact]) -> list[Entry]:
         for fact in facts:
@@ -420,25 +478,25 @@ class OpenSessions:
                 self.untold[opened.session_id] = opened.steering.facts
             if (folds := self.kept.get(opened.session_id)) is not None:
                 folds.session.lease = None
+            taken: list[Kept] = []
             try:
                 if opened.held is not None:
                     await opened.held.__aexit__(None, None, None)
             finally:
                 if self.runs.get(opened.session_id) is opened:
-                    self.kept.rest(opened.session_id)
+                    taken = self._take_snapshots(folds)
+                    taken += self._take_snapshots(None, self.kept.rest(opened.session_id))
                     del self.runs[opened.session_id]
                 opened.hub.close()
                 if not opened.over.done():
                     opened.over.set_result(None)
+            await self._write_snapshots(taken)
 
 
-def check_warm(size: int) -> int:
-    if type(size) is not int or size < 0:
-        raise AgentError(
-            "ConfigInvalid",
-            f"warm_bytes is {size!r}; it is the memory for sessions between their runs, in bytes from 0",
-        )
-    return size
+def check_count(name: str, given: int) -> int:
+    if type(given) is not int or given < 0:
+        raise AgentError("ConfigInvalid", f"{name} is {given!r}; give a whole number from 0")
+    return given
 
 
 # ── what a loop is made of, and what it checks before it takes something in ──

@@ -379,7 +379,7 @@ def check_duck(name: str, given: object, method: str, words: str) -> None:
 
 def check_named(session: Session, run: RunInput) -> None:
     """A session is named when it is made: a title that would not be kept is refused."""
-    if not session.entries:
+    if session.tail_seq == 0:
         if found := find_unjson(run.session_metadata or {}):
             raise _wrong(f"metadata: {found}")
         return

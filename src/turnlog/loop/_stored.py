@@ -4,12 +4,12 @@ explain, fork, decide."""
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from contextlib import AsyncExitStack
+from contextlib import AsyncExitStack, suppress
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 
 from turnlog import context
 from turnlog.approvals import Decision, make_decision
-from turnlog.context import ContextOptions, ContextView
+from turnlog.context import ContextOptions, ContextView, ProjectionContext
 from turnlog.contract import (
     AgentError,
     ApprovalDecided,
@@ -32,20 +32,26 @@ from turnlog.contract import (
     ToolStartedEntry,
     Value,
     WidgetEventEntry,
+    decode,
 )
 from turnlog.history import (
     Session,
     SessionState,
+    SnapshotStore,
+    decode_snapshot,
     fork,
     pending_in,
     purge,
     purge_scope,
     redaction_of,
+    same_snapshot,
     visible_entries,
 )
 from turnlog.system import SystemClock, SystemIds
 from turnlog.tools import check_schema
+from turnlog.widgets import Widget
 
+from ._folds import Folds, MadeWith, find_widgets, key_of
 from ._lease import WAIT_ADVICE, SessionLease, Work
 
 if TYPE_CHECKING:
@@ -124,6 +130,39 @@ def _hold(store: Store, session_id: str, work: Work, on_busy: OnBusy) -> Session
     return SessionLease(
         store, session_id, clock=SystemClock(), work=work, on_busy=on_busy, advice=WAIT_ADVICE
     )
+
+
+SnapshotFinding: TypeAlias = Literal["none", "same", "other", "wrong"]
+
+
+async def check_snapshot(
+    store: Store, session_id: str, *, widgets: Sequence[Widget[Any]] = ()
+) -> SnapshotFinding:
+    """Compare the snapshot beside a session's log with what the log folds to. ``"other"`` is one that cannot
+    be compared here, damaged, of another version or with widgets that are not known; ``"wrong"`` is one that
+    differs: it is dropped, and the log is as sound as before. Raises what reading the store raises."""
+    data = await store.read_snapshot(session_id) if isinstance(store, SnapshotStore) else None
+    if not data or not isinstance(store, SnapshotStore):
+        return "none"
+    snapshot = decode_snapshot(data)
+    if snapshot is None:
+        return "other"
+    log: list[Entry] = await store.load(session_id)
+    try:
+        made = decode(snapshot.key.encode(), MadeWith)
+    except AgentError:
+        return "other"
+    known = find_widgets([name for name, _, _ in made.widgets], widgets, all_of_them=False)
+    session = Session(store, session_id, log[: snapshot.seq], clock=SystemClock(), ids=SystemIds())
+    folds = Folds(session, lambda: ProjectionContext(made.options), known)
+    if key_of(folds.context, folds.host) != snapshot.key:
+        return "other"
+    found = folds.take_snapshot()
+    if found is not None and same_snapshot(found, snapshot):
+        return "same"
+    with suppress(AgentError):  # a store that can only be read keeps it; nobody uses it
+        await store.write_snapshot(session_id, log[-1].seq, log[-1].hash, b"")
+    return "wrong"
 
 
 def explain(

@@ -108,7 +108,7 @@ class Journal(Protocol):
         Raises ``AgentError`` when it could not be written; then the effect must not happen."""
         ...
 
-    def facts(self) -> list[tuple[str, JsonObject]]:
+    async def facts(self) -> list[tuple[str, JsonObject]]:
         """What tools recorded in this session, oldest first, by name; an event that a tool emitted for a
         widget is named ``WIDGET.EVENT``."""
         ...

@@ -6,6 +6,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, ClassVar, cast
 
+import msgspec
+
 from turnlog.contract import (
     AgentError,
     Entry,
@@ -81,6 +83,12 @@ class MemoryNotebookWidget(Widget[Notebook]):
 
     def initial(self) -> Notebook:
         return Notebook()
+
+    def save_state(self, state: Notebook) -> Any:
+        return msgspec.to_builtins(state)
+
+    def load_state(self, data: Any) -> Notebook:
+        return msgspec.convert(data, Notebook)
 
     def reduce(self, state: Notebook, entry: Entry) -> Notebook:
         if not isinstance(entry, WidgetEventEntry) or entry.payload.widget != self.name:
@@ -203,6 +211,12 @@ class TodoWidget(Widget[tuple[Todo, ...]]):
     def initial(self) -> tuple[Todo, ...]:
         return ()
 
+    def save_state(self, state: tuple[Todo, ...]) -> Any:
+        return msgspec.to_builtins(state)
+
+    def load_state(self, data: Any) -> tuple[Todo, ...]:
+        return msgspec.convert(data, tuple[Todo, ...])
+
     def reduce(self, state: tuple[Todo, ...], entry: Entry) -> tuple[Todo, ...]:
         if not isinstance(entry, WidgetEventEntry) or entry.payload.widget != self.name:
             return state
@@ -288,8 +302,18 @@ class WorkspaceWidget(Widget[Workspace]):
     def __init__(self, file_tools: Mapping[str, str] = FILE_TOOLS) -> None:
         self._file_tools = dict(file_tools)
 
+    @property
+    def version(self) -> str:
+        return f"1 {sorted(self._file_tools.items())}"
+
     def initial(self) -> Workspace:
         return Workspace()
+
+    def save_state(self, state: Workspace) -> Any:
+        return msgspec.to_builtins(state)
+
+    def load_state(self, data: Any) -> Workspace:
+        return msgspec.convert(data, Workspace)
 
     def reduce(self, state: Workspace, entry: Entry) -> Workspace:
         if isinstance(entry, ModelOutputEntry):

@@ -8,6 +8,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from types import MappingProxyType
 from typing import Any, TypeAlias, cast
 
+import msgspec
+
 from turnlog.contract import (
     LIVE_SCREEN,
     AgentError,
@@ -37,6 +39,13 @@ Screen: TypeAlias = dict[tuple[str, str], str]
 _ADDRESS = re.compile(r"0x[0-9a-fA-F]{6,}")
 
 
+class _Kept(msgspec.Struct, array_like=True):
+    states: dict[str, Any]
+    broken: dict[str, str]
+    shown: list[tuple[str, str, str]]
+    running: bool
+
+
 class WidgetHost:
     """States of all widgets, and which sections the model was last shown.
 
@@ -57,6 +66,7 @@ class WidgetHost:
                 )
             names.add(widget.name)
         self._widgets = tuple(widgets)
+        self._look_back = not all(map(_can_save, widgets))
         self._states: dict[str, Any] = {}
         self._broken: dict[str, str] = {}
         self._shown: Screen = {}
@@ -97,7 +107,8 @@ class WidgetHost:
         self._cut = self._cut or _is_cut(entry)
         if isinstance(entry, RunStartedEntry | RunEndedEntry):
             self._running = isinstance(entry, RunStartedEntry)
-        self._entries.append(entry)
+        if self._look_back:
+            self._entries.append(entry)
         self._reduce(entry)
 
     def refold(self, entries: Iterable[Entry]) -> None:
@@ -114,6 +125,34 @@ class WidgetHost:
         self._entries, self._running = [], False
         for entry in entries:
             self.step(entry)
+
+    # ── a snapshot, to begin with in the place of entries ──
+
+    @property
+    def snapshot_kinds(self) -> list[tuple[str, str, str]] | None:
+        """Whose snapshot it is: name, class and version of each widget; None where one cannot save its
+        state."""
+        if self._look_back:
+            return None
+        kinds = [(widget, type(widget)) for widget in self._widgets]
+        return [(it.name, f"{kind.__module__}.{kind.__qualname__}", it.version) for it, kind in kinds]
+
+    def snapshot(self) -> bytes | None:
+        """All that was taken in, as bytes; None while something is hidden. Raises what a widget raises, and
+        ``TypeError`` for what is not plain."""
+        if self._hidden or self._cut:
+            return None
+        states = {widget.name: widget.save_state(self._states[widget.name]) for widget in self._widgets}
+        shown = [(*key, text) for key, text in self._shown.items()]
+        return msgspec.msgpack.encode(_Kept(states, self._broken, shown, self._running))
+
+    def restore(self, data: bytes) -> None:
+        """Forget everything and begin with a snapshot. Raises what a widget raises, and ``MsgspecError``."""
+        kept = msgspec.msgpack.decode(data, type=_Kept)
+        states = {widget.name: widget.load_state(kept.states[widget.name]) for widget in self._widgets}
+        self.refold(())
+        self._states, self._broken, self._running = states, kept.broken, kept.running
+        self._shown = {(widget, title): text for widget, title, text in kept.shown}
 
     def _reduce(self, entry: Entry) -> None:
         if entry.id in self._hidden or entry.purged_digest is not None:
@@ -161,9 +200,8 @@ class WidgetHost:
         problem = self._broken.get(widget.name)
         if problem is None:
             try:
-                ctx = RenderContext(
-                    self._states[widget.name], self.states, EntryView(self._entries), self._running
-                )
+                seen = () if _can_save(widget) else EntryView(self._entries)
+                ctx = RenderContext(self._states[widget.name], self.states, seen, self._running)
                 return _checked(widget.render_live_screen(ctx))
             except Exception as error:
                 problem = _told(error)
@@ -180,6 +218,13 @@ class WidgetHost:
     ) -> WidgetAnswer:
         ctx = WidgetToolContext(self._states[widget.name], arguments, tool_call_id, self.states)
         return widget.execute_tool(tool, ctx)
+
+
+def _can_save(widget: Widget[Any]) -> bool:
+    """Whether its class has both methods of its own."""
+    kind: Any = type(widget)
+    base: Any = Widget
+    return kind.save_state is not base.save_state and kind.load_state is not base.load_state
 
 
 def _checked(sections: Any) -> dict[str, str]:

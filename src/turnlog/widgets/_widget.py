@@ -37,7 +37,8 @@ class EntryView(Sequence[Entry]):
 @dataclass(frozen=True, slots=True)
 class RenderContext(Generic[S]):
     """Read-only: this widget's state, the states of the others by name, the visible history so far, and
-    whether a run is open. A state is cheaper than a walk through a long history."""
+    whether a run is open. A state is cheaper than a walk through a long history. A widget whose state can be
+    saved has no history here: its view follows from the states."""
 
     state: S
     others: Mapping[str, Any]
@@ -75,6 +76,11 @@ class Widget(ABC, Generic[S]):
     description: ClassVar[str]
 
     @property
+    def version(self) -> str:
+        """Another one whenever the same entries lead to another state: what was saved is not loaded then."""
+        return "1"
+
+    @property
     def tools(self) -> Sequence[ToolSpec]:
         """Offered to the model like any other tool."""
         return ()
@@ -91,6 +97,15 @@ class Widget(ABC, Generic[S]):
 
     def execute_tool(self, name: str, ctx: WidgetToolContext[S]) -> WidgetAnswer:
         return WidgetAnswer(f"{self.name} has no tool {name!r}", is_error=True)
+
+    def save_state(self, state: S) -> Any:
+        """The state in plain values (as JSON has them), so that a long session opens without its whole log.
+        Together with ``load_state``, or not at all: then every session with this widget is read whole."""
+        raise NotImplementedError
+
+    def load_state(self, data: Any) -> S:
+        """The state that ``save_state`` made this of. May raise anything: the log is read then."""
+        raise NotImplementedError
 
     def event(self, event: str, data: JsonObject, tool_call_id: str | None = None) -> WidgetEvent:
         """An event of this widget, for a tool's answer or for the host to append."""

@@ -27,6 +27,7 @@ from .._base import (
     exists_already,
     fork_beyond,
     forks_left,
+    hides,
     is_repeat,
     moved_on,
     no_blob,
@@ -104,6 +105,8 @@ class Folder:
                 raise moved_on(session_id, expected_tail, log.tail)
             for data in blobs:
                 self.put_blob(f"sha256-{digest(data)}", data)
+            if hides(batch):  # first: a crash in between only loses it
+                self._drop_snapshot(session_id)
             header = None if log.exists else Header(turnlog=FORMAT_VERSION, session=session_id)
             self._write(log, render_batch([stored.body for stored in batch], batch[-1].seq, header))
             if lease is not None:
@@ -180,6 +183,8 @@ class Folder:
             locks.enter_context(self._blobs_locked())
             for owner in sorted(by_owner):
                 locks.enter_context(self._locked(owner))
+            for info in self.sessions():  # of forks too: they may hold words of a past that they share
+                self._drop_snapshot(info.session_id)
             self._erase([(self._look(owner), changed) for owner, changed in by_owner.items()])
 
     @_writing
@@ -208,6 +213,7 @@ class Folder:
                 self._logs.pop(member, None)
                 self._infos.pop(member, None)
             for member in family:
+                self._drop_snapshot(member)
                 os.unlink(self._path(member, ".lock"))
             sync_folder(self._folder)
         if self._controls.read().rows:
@@ -286,6 +292,35 @@ class Folder:
             return (self._folder / "blobs" / name).read_bytes()
         except FileNotFoundError:
             raise no_blob(name) from None
+
+    # Snapshots
+
+    @_reading
+    def read_snapshot(self, session_id: str) -> bytes | None:
+        try:
+            return Path(self._path(session_id, ".snapshot")).read_bytes()
+        except FileNotFoundError:
+            return None
+
+    @_writing
+    def write_snapshot(self, session_id: str, seq: int, hash: str, data: bytes) -> None:
+        """Not forced to the disk: one that a power loss cuts is noticed by its digest."""
+        with self._locked(session_id):
+            log = self._look(session_id)
+            if not log.exists or (log.tail, log.tail_hash) != (seq, hash):
+                return
+            fresh = self._path(session_id, ".snapshot.new")
+            descriptor = os.open(fresh, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | BINARY, 0o600)
+            try:
+                _write_all(descriptor, data)
+            finally:
+                os.close(descriptor)
+            os.replace(fresh, self._path(session_id, ".snapshot"))
+
+    def _drop_snapshot(self, session_id: str) -> None:
+        for ending in (".snapshot", ".snapshot.new"):
+            with suppress(FileNotFoundError):
+                os.unlink(self._path(session_id, ending))
 
     # Controls and leases
 

@@ -133,6 +133,14 @@ class JsonlStore(RowStore):
     async def get_blob(self, name: str) -> bytes:
         return await self._do(partial(self._files.get_blob, name))
 
+    async def read_snapshot(self, session_id: str) -> bytes | None:
+        check_session_id(session_id)
+        return await self._do(partial(self._files.read_snapshot, session_id))
+
+    async def write_snapshot(self, session_id: str, seq: int, hash: str, data: bytes) -> None:
+        check_session_id(session_id)
+        await self._do(partial(self._files.write_snapshot, session_id, seq, hash, data))
+
     async def close(self) -> None:
         await self._worker.stop(self._files.forget)
 

@@ -10,7 +10,7 @@ from typing import Any, TypeVar
 
 from ...contract import AgentError, Lease, SessionDigest, StoredEntry, digest, read_envelope
 from .. import _sql
-from .._base import tail_of
+from .._base import hides, tail_of
 from .._blank import title_of
 from .._sql import Script, digest_row
 from . import _statements as statements
@@ -55,7 +55,7 @@ class Batch:
     @property
     def alone(self) -> bool:
         """Whether it shares no statement with others."""
-        return self.expected == 0 or bool(self.blobs)
+        return self.expected == 0 or bool(self.blobs) or hides(self.entries)
 
     @property
     def rows(self) -> int:
@@ -210,8 +210,10 @@ class AppendQueue:
         else:
             leased, first = batch.lease is not None, batch.expected == 0
             sql = statements.append_one(leased=leased, first=first, rows=batch.rows)
-        if batch.blobs:
+        if batch.blobs or hides(batch.entries):
             async with link.transaction():
+                if hides(batch.entries):
+                    await link.count(statements.DROP_SNAPSHOT, (batch.session_id,))
                 for data in batch.blobs:
                     await link.count(say(_sql.ADD_BLOB), (f"sha256-{digest(data)}", data))
                 written = await link.count(sql, batch.values(self._now()))

@@ -303,10 +303,11 @@ async def _rewritten(address: Address, script: Callable[[], Script[bool]], link:
             blobs = await play(link, script())
             transaction = (await link.rows(b"SELECT pg_current_xact_id()::text", ()))[0][0]
         deadline = monotonic() + _PATIENCE
+        tables = ["entries", "sessions", "controls", "snapshots"]
         for _ in range(_TRIES):
             await _outwait(transaction, deadline, link)
             kept.clear()
-            await _vacuum(address, ["entries", "sessions", "controls", *(["blobs"] if blobs else [])], link)
+            await _vacuum(address, tables + ["blobs"] * blobs, link)
             if not any(kept):
                 return
         raise AgentError(

@@ -5,11 +5,12 @@ from __future__ import annotations
 import asyncio
 from collections import deque
 from collections.abc import Awaitable, Callable, Coroutine
+from contextlib import suppress
 from typing import Any, TypeVar
 
 from ._address import Address
 from ._link import Doing, DriverError, Link, translate
-from ._statements import prepare
+from ._statements import make_snapshots, prepare
 
 T = TypeVar("T")
 _PATIENCE = 5.0
@@ -31,6 +32,8 @@ class Origin:
         try:
             if not self.prepared:
                 await prepare(link, self.address)
+                with suppress(DriverError):  # a role that may only read does without the cache
+                    await make_snapshots(link, self.address)
                 self.prepared = True
         except BaseException:
             link.drop()

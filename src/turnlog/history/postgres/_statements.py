@@ -142,6 +142,7 @@ WHERE b.name = gone.name
     WHERE position(convert_to('blob:' || gone.name, 'UTF8') IN e.body) > 0
       OR position(convert_to('"artifact":"' || gone.name, 'UTF8') IN e.body) > 0)"""
 
+DROP_SNAPSHOT = b"DELETE FROM snapshots WHERE session = (SELECT key FROM sessions WHERE id = %b)"
 NOTIFY = b"SELECT set_config('synchronous_commit', 'off', true), pg_notify(%b, %b)"
 
 # Tables, and how they come about: step by step, one process at a time
@@ -234,6 +235,18 @@ async def prepare(link: Link, address: Address) -> None:
             for statement in step:
                 await link.script(statement)
         await link.rows(b"UPDATE format SET version = %b RETURNING version", (FORMAT_VERSION,))
+
+
+async def make_snapshots(link: Link, address: Address) -> None:
+    """The table of the cache, where it is missing: no version of the tables stands or falls with it."""
+    if not (await link.rows(b"SELECT to_regclass('snapshots') IS NULL", ()))[0][0]:
+        return
+    async with link.transaction():
+        await link.rows(
+            b"SELECT pg_advisory_xact_lock(%b, hashtext(%b))", (_LOCK, f"turnlog {address.schema}")
+        )
+        await link.script(_sql.SNAPSHOTS.format(bytes="BYTEA"))
+        await link.script("ALTER TABLE snapshots ALTER COLUMN data SET STATISTICS 0")
 
 
 async def find_version(link: Link) -> int:

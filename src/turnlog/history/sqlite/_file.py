@@ -116,6 +116,7 @@ def open_writer(path: str, busy_timeout: float) -> Connection:
         connection.execute("PRAGMA secure_delete = ON")
         if not current:
             _make_tables(connection, path)
+        connection.execute(_sql.SNAPSHOTS.format(**_DIALECT))
         _check_index(connection, path)
     except BaseException as error:
         connection.close()

@@ -35,6 +35,7 @@ from .._base import (
     check_control,
     check_session_id,
     fenced,
+    hides,
     leased,
     moved_on,
     not_found,
@@ -100,6 +101,9 @@ class SqliteStore(SqlStore):
 
     async def read(self, session_id: str, *, after: int = 0, upto: int | None = None) -> list[StoredEntry]:
         return await self._reading.do(partial(self._reader.read, session_id, after, upto))
+
+    async def read_spans(self, session_id: str, spans: Sequence[tuple[int, int]]) -> list[StoredEntry]:
+        return await self._reading.do(partial(self._reader.read_spans, session_id, spans))
 
     async def load(self, session_id: str, *, after: int = 0) -> list[Entry]:
         return await self._reading.do(partial(self._reader.load, session_id, after))
@@ -284,6 +288,9 @@ class Reader(_Side):
                 raise self._damaged(f"entry {seq} of session {session_id!r} cannot be read", seq)
         make = StoredEntry._make
         return [make(row) for row in rows]
+
+    def read_spans(self, session_id: str, spans: Sequence[tuple[int, int]]) -> list[StoredEntry]:
+        return [row for first, last in spans for row in self.read(session_id, first - 1, last or None)]
 
     def load(self, session_id: str, after: int) -> list[Entry]:
         with self.translated():
@@ -490,6 +497,8 @@ class Writer(_Side):
         connection.executemany(
             _sql.ADD_ENTRY, [(base | seq, id, kind, body) for seq, id, kind, body in batch]
         )
+        if hides(batch):
+            connection.execute(_sql.DROP_SNAPSHOT, (known.key,))
         for data in job.blobs:
             connection.execute(_sql.ADD_BLOB, (f"sha256-{digest(data)}", data))
         known.tail, known.digest = last.seq, job.digest

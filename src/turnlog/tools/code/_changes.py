@@ -81,10 +81,10 @@ def mark_seen(ctx: ToolContext, path: str, data: bytes) -> None:
     ctx.emit(_WIDGET, SEEN, {"path": path, "sha256": digest(data)})
 
 
-def check_seen(ctx: ToolContext, path: str, data: bytes) -> None:
+async def check_seen(ctx: ToolContext, path: str, data: bytes) -> None:
     """Refuse to change a file that the model has not read as it is now."""
     known: set[str | None] = set()
-    for name, fact in ctx.require_journal().facts():
+    for name, fact in await ctx.require_journal().facts():
         if fact.get("path") != path:
             continue
         if name == f"{_WIDGET}.{SEEN}":
@@ -135,7 +135,7 @@ def reconciled(
     async def ask(ctx: ToolContext, arguments: JsonObject) -> Any:
         announced = [
             fact
-            for name, fact in ctx.require_journal().facts()
+            for name, fact in await ctx.require_journal().facts()
             if name == FILE_CHANGED and fact.get("tool_call_id") == ctx.tool_call_id
         ]
         if not announced:

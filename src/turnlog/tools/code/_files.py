@@ -178,7 +178,7 @@ async def write_file(ctx: ToolContext, path: str, content: str) -> ToolResult:
     place = posixpath.normpath(path) if info is None else info.path
     before = None if info is None else await runtime.read(path)
     if before is not None:
-        check_seen(ctx, place, before)
+        await check_seen(ctx, place, before)
     data = content.encode()
     await change(ctx, place, before, data)
     return _written(place, data)
@@ -213,7 +213,7 @@ async def edit_file(
     if info is None:
         raise await not_there(runtime, path)
     before = await runtime.read(path)
-    check_seen(ctx, info.path, before)
+    await check_seen(ctx, info.path, before)
     try:
         text = before.decode()
     except UnicodeDecodeError as error:
