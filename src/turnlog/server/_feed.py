@@ -9,9 +9,10 @@ from __future__ import annotations
 import asyncio
 from bisect import bisect_right, insort
 from collections import deque
-from collections.abc import AsyncIterator, Iterable
+from collections.abc import AsyncIterator, Iterable, Sequence
 from contextlib import suppress
-from typing import Literal, TypeAlias
+from itertools import islice
+from typing import Literal, NamedTuple, TypeAlias
 
 from turnlog.contract import AgentError, Entry, PurgeEntry, RedactionEntry, RunEvent, Store, encode
 from turnlog.history import Announcing, visible_entries
@@ -21,17 +22,34 @@ View: TypeAlias = Literal["events", "entries"]
 """What is sent: the events of runs as ``run.events()`` gives them, or the entries of the log with what
 happens between them (deltas, progress, status)."""
 
-Frame: TypeAlias = "tuple[int, bytes]"
+Frame: TypeAlias = tuple[int, bytes]
 
 _BETWEEN = ("model_delta", "tool_progress", "status")
 """Kinds of events that no entry tells of."""
 _KEPT = 4_000
-_LOOK = 0.25
-"""Seconds between two looks at a log that another process may write."""
+_LOOK, _QUIET = 0.25, 2.0
+"""Seconds between two looks at a log that another process may write: after news, and when there was none for
+long. A look takes a fifth longer to come than the one before it."""
 _HINTED = 2.0
 BEAT = 15.0
 """Seconds without news after which a follower gets a comment, so that a dead connection is noticed."""
 _BEAT = b": still here\n\n"
+_GAP, _GAP_EACH = 0.06, 0.0005
+"""Seconds between two times that followers are woken: so many at most, and so many for each of them. A write
+costs much the same whatever its length, so many followers get what came meanwhile in one."""
+_AT_ONCE = 256_000
+"""Bytes of one write to a follower, about; what a slow one has not taken yet is kept once for all."""
+_SHARED = 8
+_PAST_KEPT = 3.0
+"""Seconds that what was read of the past for one follower is kept for the next."""
+
+
+class _Past(NamedTuple):
+    """What the log has above ``after``; ``key`` is how far it was, and whether a process drove its run."""
+
+    key: tuple[int, bool]
+    after: int
+    frames: list[Frame]
 
 
 class Feed:
@@ -48,6 +66,16 @@ class Feed:
         self._number = 0
         self._floor = 0
         """Frames with numbers above this are all kept."""
+        self._shared: dict[int, tuple[int, bytes]] = {}
+        """By the place where followers stand: what comes next for them."""
+        self._past: _Past | None = None
+        """What was read from the log for those who come late."""
+        self._reading = asyncio.Lock()
+        self._beats = 0
+        self._beat: asyncio.TimerHandle | None = None
+        self._woken = 0.0
+        self._waking: asyncio.TimerHandle | None = None
+        self._pause = _LOOK
         self._news = asyncio.Event()
         self._poke = asyncio.Event()
         self._home: asyncio.AbstractEventLoop | None = None
@@ -71,21 +99,20 @@ class Feed:
     async def follow(self, after: int, *, until_idle: bool = False) -> AsyncIterator[bytes]:
         """Frames with numbers above ``after`` as bytes, several at once where several wait."""
         self.followers += 1
+        beats = self._beats
         try:
             await self._open()
             yield b": turnlog\nretry: 1000\n\n"
             while True:
+                place = after
                 if after < self._floor:
-                    # Not kept any more: the log has the entries, and what came between them is over.
-                    upto, driven = self._seq, self._begun or await self._is_driven()
-                    frames = self._frames_of(await self._load(), after, driven=bool(driven))
-                    frames = [frame for frame in frames if frame[0] <= (upto + 1) * STRIDE]
-                    after = max(after, self._floor, frames[-1][0] if frames else 0)
+                    after, data = await self._read_past(after)
                 else:
-                    frames = self._frames[bisect_right(self._frames, after, key=_number_of) :]
-                    after = frames[-1][0] if frames else after
-                if frames:
-                    yield b"".join(frame[1] for frame in frames)
+                    after, data = self._since(after)
+                if data:
+                    beats = self._beats
+                    yield data
+                if after != place:
                     continue
                 if self.ended:
                     return
@@ -94,14 +121,45 @@ class Feed:
                     return
                 if until_idle and self.idle:
                     return
-                try:
-                    await asyncio.wait_for(self._news.wait(), BEAT)
-                except TimeoutError:
+                if beats != self._beats:
+                    beats = self._beats
                     yield _BEAT
+                    continue
+                await self._news.wait()
         finally:
             self.followers -= 1
             if self.followers == 0:
                 self.close()
+
+    def _since(self, after: int) -> tuple[int, bytes]:
+        """What is kept above ``after``, as much as one write takes, and the number of the last of it. Most
+        followers stand at the same place, and share the bytes."""
+        found = self._shared.get(after)
+        if found is None:
+            found = _joined(self._frames, bisect_right(self._frames, after, key=_number_of), after)
+            if found[0] == self._number and len(self._shared) < _SHARED:
+                self._shared[after] = found
+        return found
+
+    async def _read_past(self, after: int) -> tuple[int, bytes]:
+        """The same from the log, for what is not kept any more: it has the entries, and what came between
+        them is over. It is read once for all who ask within seconds."""
+        async with self._reading:
+            key = self._seq, bool(self._begun or await self._is_driven())
+            if self._past is None or self._past.key != key or self._past.after > after:
+                frames = self._frames_of(await self._load(), after, driven=key[1])
+                frames = [frame for frame in frames if frame[0] <= (key[0] + 1) * STRIDE]
+                self._past = _Past(key, after, frames)
+                asyncio.get_running_loop().call_later(_PAST_KEPT, self._forget, self._past)
+            frames = self._past.frames
+        number, data = _joined(frames, bisect_right(frames, after, key=_number_of), after)
+        if not data or number == frames[-1][0]:
+            number = max(number, self._floor)
+        return number, data
+
+    def _forget(self, past: _Past) -> None:
+        if self._past is past:
+            self._past = None
 
     async def _open(self) -> None:
         async with self._opening:
@@ -117,11 +175,23 @@ class Feed:
                 # The deltas since the last entry are new to every follower.
                 self._floor = self._number = told[-1].seq if told else self._seq * STRIDE
             self._task = asyncio.create_task(self._watch(), name=f"turnlog feed {self._session_id}")
+            self._beat = self._home.call_later(BEAT, self._tick)
+
+    def _tick(self) -> None:
+        """One clock for all followers; those who got something since the last tick need no comment."""
+        self._beats += 1
+        self._wake()
+        if self._home is not None:
+            self._beat = self._home.call_later(BEAT, self._tick)
 
     def close(self) -> None:
         if self._task is not None:
             self._task.cancel()
             self._task = None
+        for timer in (self._beat, self._waking):
+            if timer is not None:
+                timer.cancel()
+        self._beat = self._waking = None
 
     def end(self) -> None:
         """The server stops: the followers leave."""
@@ -145,6 +215,7 @@ class Feed:
                 driven = await self._is_driven()
                 if not driven and not self._begun and (rest := self._reader.rest()) is not None:
                     self._add_event(rest)  # once: it has the number that its own process gave it
+                    self._wake_soon()
                 self._set_idle(not self._begun and not driven)
                 if not self._begun:
                     await self._wait()
@@ -162,7 +233,8 @@ class Feed:
             await self._store.wait_for_change(self._session_id, self._seq, _HINTED)
             return
         with suppress(TimeoutError):
-            await asyncio.wait_for(self._poke.wait(), _LOOK)
+            await asyncio.wait_for(self._poke.wait(), self._pause)
+        self._pause = min(_QUIET, self._pause * 1.2)
 
     async def _show(self, run: OpenRun) -> None:
         """What a run of this process does, as it happens, with the entries in their places."""
@@ -171,6 +243,7 @@ class Feed:
             if event.seq // STRIDE > self._seq:
                 await self._catch_up(event.seq // STRIDE)
             self._add_event(event)
+            self._wake_soon()
 
     async def _catch_up(self, upto: int | None = None) -> None:
         """Take in the new entries of the log, those past ``upto`` later."""
@@ -185,32 +258,34 @@ class Feed:
         for entry in fresh:
             if upto is None or entry.seq <= upto:
                 self._take(entry)
-        self._wake()
+        self._wake_soon()
 
     def _take(self, entry: Entry) -> None:
         self._seq = entry.seq
         if isinstance(entry, RedactionEntry | PurgeEntry):
             # What is kept may hold what is hidden now; the log shows the rest to those who come later.
             self._frames.clear()
+            self._shared.clear()
+            self._past = None
             self._floor = entry.seq * STRIDE - 1
         events = self._reader.step(entry)
         if self._view == "events":
             for event in events:
-                self._add_event(event, wake=False)
+                self._add_event(event)
         else:
             self._add(entry.seq * STRIDE, _frame("entry", entry.seq * STRIDE, encode(entry)))
 
-    def _add_event(self, event: RunEvent, *, wake: bool = True) -> None:
+    def _add_event(self, event: RunEvent) -> None:
         if event.seq <= self._number:
             return
         if self._view == "entries" and event.kind not in _BETWEEN:
             return
         self._add(event.seq, _event_frame(event))
-        if wake:
-            self._wake()
 
     def _add(self, number: int, data: bytes) -> None:
         self._number = number
+        self._pause = _LOOK
+        self._shared.clear()
         self._frames.append((number, data))
         if len(self._frames) > 2 * _KEPT:
             self._floor = self._frames[-_KEPT - 1][0]
@@ -221,7 +296,22 @@ class Feed:
             self.idle = idle
             self._wake()
 
+    def _wake_soon(self) -> None:
+        """At once when the last time is long ago, else with what comes until the gap has passed."""
+        if self._waking is not None or self._home is None:
+            return
+        due = self._woken + min(_GAP, _GAP_EACH * self.followers)
+        if due <= self._home.time():
+            self._wake()
+        else:
+            self._waking = self._home.call_at(due, self._wake)
+
     def _wake(self) -> None:
+        if self._waking is not None:
+            self._waking.cancel()
+            self._waking = None
+        if self._home is not None:
+            self._woken = self._home.time()
         news, self._news = self._news, asyncio.Event()
         news.set()
 
@@ -281,6 +371,19 @@ class Feeds:
         for feed in self._feeds.values():
             feed.end()
         self._feeds.clear()
+
+
+def _joined(frames: Sequence[Frame], start: int, after: int) -> tuple[int, bytes]:
+    """The frames from ``start`` on, as many as one write takes, and the number of the last of them."""
+    taken: list[bytes] = []
+    size = 0
+    for number, data in islice(frames, start, None):
+        if taken and size + len(data) > _AT_ONCE:
+            break
+        taken.append(data)
+        size += len(data)
+        after = number
+    return after, b"".join(taken)
 
 
 def _number_of(frame: Frame) -> int:
