@@ -101,6 +101,7 @@ async def run_server(store: str) -> None:
 class Server:
     address: str
     process: psutil.Process
+    client: httpx2.Client
 
     @property
     def cpu(self) -> float:
@@ -112,8 +113,7 @@ class Server:
         return self.process.memory_info().rss
 
     def ask(self, method: str, path: str, **more: Any) -> Any:
-        headers = {"authorization": f"Bearer {TOKEN}"}
-        done = httpx2.request(method, f"{self.address}/api{path}", headers=headers, timeout=120, **more)
+        done = self.client.request(method, f"/api{path}", **more)
         done.raise_for_status()
         return done.json() if done.content else None
 
@@ -131,7 +131,10 @@ def server_of(store: str) -> Iterator[Server]:
     process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
     assert process.stdout is not None
     try:
-        yield Server(process.stdout.readline().strip(), psutil.Process(process.pid))
+        address = process.stdout.readline().strip()
+        headers = {"authorization": f"Bearer {TOKEN}"}
+        with httpx2.Client(base_url=address, headers=headers, timeout=120) as client:
+            yield Server(address, psutil.Process(process.pid), client)
     finally:
         process.terminate()
         process.wait(30)

@@ -116,10 +116,13 @@ class Driver:
     random: random.Random
     jobs: list[str] = field(default_factory=list[str])
     """What the server was asked to do, whether it said yes or not."""
+    taken: set[str] = field(default_factory=set[str])
+    """Those of them that it said it had begun."""
+    decided: set[str] = field(default_factory=set[str])
+    """Calls whose approval it said it had."""
     sent: list[str] = field(default_factory=list[str])
     """Messages that the server said it has taken."""
     resumed: int = 0
-    approved: int = 0
 
     async def drive(self, client: httpx2.AsyncClient, stop: asyncio.Event) -> None:
         while True:
@@ -135,19 +138,23 @@ class Driver:
         status = state["status"]
         if status in ("idle", "completed", "failed", "aborted"):
             if self.jobs and not await self._is_there(client, self.jobs[-1]):
-                return await self._start(client, self.jobs[-1])  # the server died before it took it
+                assert self.jobs[-1] not in self.taken, f"{self.jobs[-1]} was begun, and is lost"
+                return await self._start(client, self.jobs[-1])
             if stopping:
                 return False
             self.jobs.append(f"job {self.session} {len(self.jobs)}.")
             return await self._start(client, self.jobs[-1])
         if state["pending"]:
             asked = state["pending"][0]
+            call = asked["requested"]["toolCallId"]
+            assert call not in self.decided, f"the approval of {call} is lost"
             body = {
-                "toolCallId": asked["requested"]["toolCallId"],
+                "toolCallId": call,
                 "digest": asked["requested"]["digest"],
                 "action": "approve",
             }
-            self.approved += (await client.post(f"{base}/decide", json=body)).status_code == 200
+            if (await client.post(f"{base}/decide", json=body)).status_code == 200:
+                self.decided.add(call)
         elif state["undriven"] or status in ("awaiting_human", "paused"):
             self.resumed += (await client.post(f"{base}/resume")).status_code == 200
         elif self.random.random() < 0.1:
@@ -157,7 +164,9 @@ class Driver:
         return True
 
     async def _start(self, client: httpx2.AsyncClient, job: str) -> bool:
-        await client.post(f"/api/sessions/{self.session}/runs", json={"text": job})
+        answer = await client.post(f"/api/sessions/{self.session}/runs", json={"text": job})
+        if answer.status_code == 201:
+            self.taken.add(job)
         return True
 
     async def _is_there(self, client: httpx2.AsyncClient, job: str) -> bool:
@@ -240,7 +249,9 @@ async def kill_again_and_again(folder: Path, kills: int, seed: int) -> Report:
         driving = [asyncio.create_task(driver.drive(client, enough)) for driver in drivers]
         following = [asyncio.create_task(each.follow(client, over)) for each in followers]
         for _ in range(kills):
-            await asyncio.sleep(chance.uniform(0.1, 1.2))
+            # By what was seen and not by the clock: a busy machine would be killed before it does anything.
+            await _see_more(followers, chance.randint(1, 160))
+            await asyncio.sleep(chance.uniform(0, 0.1))
             await server.end(signal.SIGKILL)
             await asyncio.sleep(chance.uniform(0, 0.1))
             await server.start()
@@ -269,12 +280,19 @@ async def kill_again_and_again(folder: Path, kills: int, seed: int) -> Report:
         kills=kills,
         runs=sum(len(driver.jobs) for driver in drivers),
         resumed=sum(driver.resumed for driver in drivers),
-        approved=sum(driver.approved for driver in drivers),
+        approved=sum(len(driver.decided) for driver in drivers),
         sent=sum(len(driver.sent) for driver in drivers),
         effects=effects,
         events=sum(len(each.seen) for each in followers),
         connections=sum(each.connections for each in followers),
     )
+
+
+async def _see_more(followers: list[Follower], events: int) -> None:
+    enough = sum(len(each.seen) for each in followers) + events
+    async with asyncio.timeout(PATIENCE):
+        while sum(len(each.seen) for each in followers) < enough:  # noqa: ASYNC110 - as above
+            await asyncio.sleep(0.005)
 
 
 async def _log(folder: Path, session: str) -> list[Entry]:

@@ -162,6 +162,32 @@ async def test_a_run_of_another_process_is_followed_from_the_log(tmp_path: Path)
             assert "Look." not in str(page)
 
 
+async def test_a_message_that_was_taken_is_in_the_store_while_its_run_is_busy(tmp_path: Path) -> None:
+    busy, free = asyncio.Event(), asyncio.Event()
+
+    @tool
+    async def wait() -> str:
+        """Wait."""
+        busy.set()
+        await free.wait()
+        return "done"
+
+    model = ScriptedModel([Turn(tool_calls=[{"name": "wait", "arguments": {}}]), "Both done."])
+    async with (
+        Agent(model, tools=[wait], store=f"sqlite:{tmp_path / 'log.db'}") as agent,
+        served(agent) as server,
+    ):
+        await server.post("/sessions/s/runs", {"text": "Do it."}, status=201)
+        await busy.wait()
+        await server.post("/sessions/s/send", {"text": "And that too."}, status=204)
+        [posted] = await agent.store.posted("s")
+        assert "And that too." in str(posted.data)
+        free.set()
+        await until(server, "s", "completed")
+        said = [message.text for message in await agent.session("s").messages() if message.role == "user"]
+        assert said == ["Do it.", "And that too."]
+
+
 async def test_an_approval_is_decided_once_and_the_run_continues(house: tuple[Served, Agent]) -> None:
     server, _ = house
     await server.post("/sessions/attic/runs", {"text": "Pay the butler."}, status=201)

@@ -310,10 +310,14 @@ class Feed:
         if self._waking is not None:
             self._waking.cancel()
             self._waking = None
-        if self._home is not None:
-            self._woken = self._home.time()
         news, self._news = self._news, asyncio.Event()
         news.set()
+        if self._home is not None:  # after the followers' turns, however long those take on a busy machine
+            self._home.call_soon(self._mark)
+
+    def _mark(self) -> None:
+        if self._home is not None:
+            self._woken = self._home.time()
 
     def _frames_of(self, entries: Iterable[Entry], after: int, *, driven: bool) -> list[Frame]:
         reader = EventReader()

@@ -10,7 +10,7 @@ from starlette.responses import Response, StreamingResponse
 
 from turnlog.contract import AgentError, JsonObject, LoopLimits, ModelParams, PendingApproval, Value
 from turnlog.files import File
-from turnlog.loop import Decision, PendingAnswer, RerunOptions, RerunPreview, pending_answers
+from turnlog.loop import Decision, PendingAnswer, RerunOptions, RerunPreview, open_session, pending_answers
 
 from ._app import Call, In, Name, Place
 from ._feed import View
@@ -101,7 +101,8 @@ async def resume_run(call: Call) -> Started:
 
 
 async def send(call: Call) -> None:
-    await call.session.send(await call.body.read(call))
+    """Through the store, also to a run of this process: what is acknowledged outlives it."""
+    await open_session(call.server.store, call.session_id).send(await call.body.read(call))
 
 
 class Reason(In, frozen=True):
