@@ -304,13 +304,19 @@ def idle_rows(server: Server) -> Iterator[tuple[str, str, str]]:
 
 
 def paint_rows(server: Server) -> Iterator[tuple[str, str, str]]:
-    while _length(server, "long") < ENTRIES:
-        server.run("long", "full")
-        _rest(server, "long")
     found = paint(server, "long")
     if found is not None:
         yield f"first paint of {ENTRIES:,} entries in Chromium, best", f"{found[0]:.0f} ms", "≤ 1,000 ms"
         yield "  middle of five", f"{found[1]:.0f} ms", ""
+
+
+async def work(store: str) -> None:
+    """A session as an agent makes it, of ``ENTRIES`` entries."""
+    async with Agent(ScriptedModel(default=answer), tools=[look], store=store) as agent:
+        tail = 0
+        while tail < ENTRIES:
+            await agent.run("full", session="long")
+            tail = (await agent.store.tail("long")).seq  # pyright: ignore[reportOptionalMemberAccess]
 
 
 PARTS = {"followers": followed_rows, "idle": idle_rows, "paint": paint_rows}
@@ -318,8 +324,11 @@ PARTS = {"followers": followed_rows, "idle": idle_rows, "paint": paint_rows}
 
 def rows(*parts: str) -> Iterator[tuple[str, str, str]]:
     for part in parts or PARTS:
-        with tempfile.TemporaryDirectory() as folder, server_of(f"sqlite:{folder}/log.db") as server:
-            yield from PARTS[part](server)
+        with tempfile.TemporaryDirectory() as folder:
+            if part == "paint":
+                asyncio.run(work(f"sqlite:{folder}/log.db"))
+            with server_of(f"sqlite:{folder}/log.db") as server:
+                yield from PARTS[part](server)
 
 
 def _length(server: Server, session: str) -> int:

@@ -53,7 +53,7 @@ def numbers_in(chunks: list[bytes]) -> list[int]:
 
 async def all_of(feed: Feed, after: int, until: bytes = b'"kind":"run_ended"') -> list[bytes]:
     chunks: list[bytes] = []
-    async with aclosing(feed.follow(after)) as follower:  # pyright: ignore[reportArgumentType]
+    async with aclosing(feed.follow(after)) as follower:
         async for chunk in follower:
             chunks.append(chunk)
             if until in chunk:
@@ -86,7 +86,7 @@ async def test_a_reader_who_is_too_slow_loses_deltas_and_no_entry(
     monkeypatch.setattr(_feed, "_AT_ONCE", 2_000)
     agent, _, feeds = desk
     feed = feeds.get("s", "entries")
-    async with aclosing(feed.follow(0)) as slow, aclosing(feed.follow(0)) as other:  # pyright: ignore[reportArgumentType]
+    async with aclosing(feed.follow(0)) as slow, aclosing(feed.follow(0)) as other:
         chunks = [await anext(slow)]
         await anext(other)
         for turn in range(3):
@@ -123,7 +123,7 @@ async def test_what_is_hidden_is_not_sent_to_those_who_come_later(
 ) -> None:
     agent, _, feeds = desk
     feed = feeds.get("s", "events")
-    async with aclosing(feed.follow(0)) as watching:  # pyright: ignore[reportArgumentType]
+    async with aclosing(feed.follow(0)) as watching:
         await anext(watching)
         assert b"Hello?" in b"".join(await all_of(feed, 0))
         session = agent.session("s")
