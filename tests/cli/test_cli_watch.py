@@ -81,7 +81,9 @@ async def test_a_list_has_what_waits_first_and_opens_a_session(url: str) -> None
 @pytest.mark.parametrize("size", [(80, 24), (200, 50)])
 async def test_a_session_is_read_at_any_width(url: str, size: tuple[int, int]) -> None:
     async with watching(url, "attic", size=size) as watch:
+        await watch.press("k")  # before anything was read: nothing to move in yet
         await watch.until("The attic", "Completed", "Window at call 4")
+        assert ("   look cellar" in watch.text) == (size[0] == 200)  # the outline has a place in a wide one
         await watch.press("g", "g")
         text = await watch.until("What is in the attic?", "look attic", "lamp in the attic")
         assert all(len(line) <= size[0] for line in watch.lines)

@@ -42,6 +42,7 @@ class Listing:
 class WatchApp(Frame):
     """Looks at the sessions of a store. It drives no run: leaving it touches none."""
 
+    TITLE = "turnlog watch"
     ENABLE_COMMAND_PALETTE = False
     CSS = """
     Screen { background: $background; color: $foreground; }
@@ -113,7 +114,7 @@ class SessionsScreen(Screen[None]):
 
     def on_mount(self) -> None:
         self.query_one("#rows").focus()
-        self.run_worker(while_open(self._look()), group="look")
+        self.run_worker(while_open(self._look), group="look")
 
     @property
     def _rows(self) -> Blocks:
@@ -130,7 +131,7 @@ class SessionsScreen(Screen[None]):
     def list_only(self, status: RunStatus | None) -> None:
         self._status = status
         self._rows.choose(0 if self._found else None)
-        self.run_worker(while_open(self._read()), group="read", exclusive=True)
+        self.run_worker(while_open(self._read), group="read", exclusive=True)
 
     # ── what is there ──
 
@@ -237,7 +238,7 @@ class SessionsScreen(Screen[None]):
         if self._found:
             at = self._rows.chosen or 0
             self._rows.choose(min(max(at + by, 0), len(self._found) - 1))
-            self.run_worker(while_open(self._glance()), group="glance", exclusive=True)
+            self.run_worker(while_open(self._glance), group="glance", exclusive=True)
 
     async def on_key(self, event: events.Key) -> None:
         key = event.character if event.is_printable and event.character else event.key
@@ -287,7 +288,7 @@ class SessionsScreen(Screen[None]):
     def _find(self, text: Any) -> None:
         if text is not None:
             self._search = text.strip()
-            self.run_worker(while_open(self._search_all()), group="read", exclusive=True)
+            self.run_worker(while_open(self._search_all), group="read", exclusive=True)
 
     async def _search_all(self) -> None:
         self._hits = None

@@ -331,10 +331,14 @@ class HelpScreen(_Modal):
             self.dismiss(None)
 
 
-async def while_open(work: Awaitable[object]) -> None:
-    """Do work of a screen, which ends when the screen closes and its parts are gone."""
-    with suppress(NoMatches):
-        await work
+def while_open(work: Callable[..., Awaitable[object]], *given: object) -> Callable[[], Awaitable[None]]:
+    """Work of a screen, which ends when the screen closes and its parts are gone."""
+
+    async def run() -> None:
+        with suppress(NoMatches):
+            await work(*given)
+
+    return run
 
 
 class Panel(Static):

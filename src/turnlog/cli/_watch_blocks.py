@@ -251,7 +251,9 @@ class Blocks(Widget, can_focus=True):
         console = _console(width, paint.dark)
         lines: list[Strip] = []
         for line in self._lay(index, width):
-            strip = Strip([edge, *line.render(console)]).adjust_cell_length(width + 1)
+            # A text without spans leaves its own style to the console that prints it.
+            styled = Segment.apply_style(line.render(console), console.get_style(line.style))
+            strip = Strip([edge, *styled]).adjust_cell_length(width + 1)
             lines.append(strip.apply_style(paint.chosen) if chosen else strip)
         if len(self._cache) > 2_000:
             self._cache.clear()
@@ -286,7 +288,8 @@ class Blocks(Widget, can_focus=True):
             thumb = max(1, round(height * (last - first + 1) / max(self.count, 1)))
             at = round((height - thumb) * first / max(self.count - (last - first + 1), 1))
             bar = "▐" if at <= y < at + thumb else " "
-        return Strip.join([line.adjust_cell_length(width - 1), Strip([Segment(bar, self._paint().line)])])
+        edge = Strip([Segment(bar, self._paint().line)])
+        return Strip.join([line.adjust_cell_length(width - 1), edge]).apply_style(self.rich_style)
 
     # ── moving ──
 

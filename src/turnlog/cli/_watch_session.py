@@ -271,7 +271,7 @@ class SessionScreen(SessionView):
             def answered(given: Any) -> None:
                 if given is not None:
                     self.run_worker(
-                        while_open(self._reach("answered", lambda: answer(given[0]))), group="act"
+                        while_open(self._reach, "answered", lambda: answer(given[0])), group="act"
                     )
 
             self.frame.push_screen(AnswerScreen(question, self.frame.paint), answered)
@@ -282,7 +282,7 @@ class SessionScreen(SessionView):
             if choice is not None:
                 word = {"approve": "approved", "deny": "denied", "abort": "aborted"}[choice.action]
                 self.run_worker(
-                    while_open(self._reach(word, lambda: self._record(asked, choice))), group="act"
+                    while_open(self._reach, word, lambda: self._record(asked, choice)), group="act"
                 )
 
         box = DecisionScreen(asked, self.shown.folder, self.frame.paint, denies=denies)
@@ -322,7 +322,7 @@ class SessionScreen(SessionView):
         def send(text: str) -> None:
             if text:
                 handle = open_session(self.frame.store, self.session_id)
-                self.run_worker(while_open(self._reach("sent", lambda: handle.send(text))), group="act")
+                self.run_worker(while_open(self._reach, "sent", lambda: handle.send(text)), group="act")
 
         self._type("say something to the run; the model reads it before its next answer", send)
 
@@ -334,7 +334,7 @@ class SessionScreen(SessionView):
 
         def sure(yes: Any) -> None:
             if yes:
-                self.run_worker(while_open(self._reach("asked to pause", handle.pause)), group="act")
+                self.run_worker(while_open(self._reach, "asked to pause", handle.pause), group="act")
 
         question = f"Pause the run before its next step? {self.shown.driver} then stops driving it."
         self.frame.push_screen(SureScreen(question, "Pause", self.frame.paint), sure)

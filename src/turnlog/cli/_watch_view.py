@@ -84,6 +84,7 @@ class SessionView(Screen[None]):
         self._begin_at = at
         self._saw: Saw | None = None
         self._saw_key: tuple[str, int] | None = None
+        self._saw_wanted: tuple[str, int] | None = None
         self._tab: Tab = "saw"
         self._everything = self._whole = False
         self._sheet = False
@@ -141,7 +142,7 @@ class SessionView(Screen[None]):
     def on_mount(self) -> None:
         self._arrange()
         self.conversation.focus()
-        self.run_worker(while_open(self._follow()), group="follow")
+        self.run_worker(while_open(self._follow), group="follow")
 
     def on_resize(self) -> None:
         self._arrange()
@@ -161,6 +162,7 @@ class SessionView(Screen[None]):
         for each in ("#strip", "#gauge"):
             self.query_one(each).styles.height = "100%"
         self.query_one("#head").styles.height = len(self._head(width, 2))
+        self._chose()
         self.call_after_refresh(self._redraw)
 
     def repaint(self) -> None:
@@ -309,8 +311,10 @@ class SessionView(Screen[None]):
 
     def _go(self, index: int) -> None:
         """Select, as somebody who reads: the end is followed from there on, any other place is not."""
+        if not self.shown.steps:
+            return
         self._select(index)
-        self.following = bool(self.shown.steps) and self.conversation.chosen == len(self.shown.steps) - 1
+        self.following = self.conversation.chosen == len(self.shown.steps) - 1
         if self.following:
             self._unseen = 0
         self._redraw()
@@ -327,9 +331,10 @@ class SessionView(Screen[None]):
         call = self._call_of(step)
         key = (self.shown.log.session_id, call)
         if call == 0:
-            self._saw, self._saw_key = None, key
-        elif key != self._saw_key:
-            self.run_worker(while_open(self._look_at(call, key)), group="saw", exclusive=True)
+            self._saw, self._saw_key, self._saw_wanted = None, key, None
+        elif key not in (self._saw_key, self._saw_wanted):
+            self._saw_wanted = key
+            self.run_worker(while_open(self._look_at, call, key), group="saw", exclusive=True)
 
     def _call_of(self, step: Step) -> int:
         """The model call that a step belongs to, or the last one before it; 0: none."""
@@ -343,11 +348,14 @@ class SessionView(Screen[None]):
         """Read what the model saw; in a thread, for a long log takes a while."""
         await asyncio.sleep(_SETTLES)
         try:
-            self._saw = await asyncio.to_thread(saw, self.shown.log, call)
+            found = await asyncio.to_thread(saw, self.shown.log, call)
         except AgentError as error:
-            self._saw = None
+            found = None
             self._tell(f"{error.code}: {error.message}")
-        self._saw_key = key
+        if self._saw_wanted != key:
+            return  # the selection moved on
+        self._saw = found
+        self._saw_key, self._saw_wanted = key, None
         self._redraw()
 
     def _problem_after(self, by: int) -> int | None:
