@@ -310,6 +310,7 @@ class Outbox:
 
     def __init__(self, session: Session, clock: Clock, run_id: str) -> None:
         self._session = session
+        self._session_id = session.session_id
         self._clock = clock
         self.run_id = run_id
         self.status: RunStatus = "idle"
@@ -361,7 +362,7 @@ class Outbox:
         self._seq += 1
         return DELTA_EVENTS[delta.kind](
             seq=self._seq,
-            session_id=self._session.session_id,
+            session_id=self._session_id,
             run_id=self.run_id,
             timestamp=delta.timestamp,
             model_call_index=index,

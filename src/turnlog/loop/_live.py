@@ -6,7 +6,7 @@ from __future__ import annotations
 import asyncio
 import inspect
 import random
-from collections.abc import AsyncGenerator, Awaitable, Callable, Iterable, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Sequence
 from contextlib import aclosing
 from datetime import datetime
 from typing import Any, TypeAlias
@@ -67,6 +67,7 @@ from ._handoff import Handoff, is_handed
 from ._options import joined
 from ._phases import empty_output
 from ._ports import (
+    Batches,
     Collector,
     ModelCall,
     Outcome,
@@ -115,7 +116,7 @@ class LiveModel:
             return self._given
         return started.invocation_state if started is not None else None
 
-    async def open(self, call: ModelCall) -> tuple[AsyncGenerator[MessageDelta, None], Collector]:
+    async def open(self, call: ModelCall) -> tuple[Batches, Collector]:
         messages: Sequence[Message] = call.context.messages
         if call.state.has_images:
             messages = await self._pictures.attached(messages)  # the log only names their bytes
@@ -129,7 +130,7 @@ class LiveModel:
             output_schema=self._schema(call.state.started),
             request_metadata=call.metadata,
             **self._params(call.state.started),
-        )
+        ).batches
         target = call.state.open_call.target if call.state.open_call else self._model.descriptor
         if self._budget is not None and self._budget.is_shared:
             deltas = _in_turn(deltas, self._budget, self._expected(call, target))
@@ -178,12 +179,10 @@ class LiveModel:
         await self._clock.sleep(milliseconds / 1000)
 
 
-async def _in_turn(
-    deltas: AsyncGenerator[MessageDelta, None], budget: Budget, expected: Spent
-) -> AsyncGenerator[MessageDelta, None]:
-    async with aclosing(deltas), budget.turn(expected):
-        async for delta in deltas:
-            yield delta
+async def _in_turn(batches: Batches, budget: Budget, expected: Spent) -> Batches:
+    async with aclosing(batches), budget.turn(expected):
+        async for deltas in batches:
+            yield deltas
 
 
 def _prompt_parts(call: ModelCall) -> list[PromptPart] | None:
@@ -503,28 +502,31 @@ class DeltaMask:
         self._text = ""
         self.calls: set[str] = set()
 
-    async def mask(self, deltas: AsyncGenerator[MessageDelta, None]) -> AsyncGenerator[MessageDelta, None]:
+    async def mask(self, batches: Batches) -> Batches:
+        async with aclosing(batches):
+            async for deltas in batches:
+                if masked := self._masked(deltas):
+                    yield masked
+            if held := self._release():
+                yield held
+
+    def _masked(self, deltas: list[MessageDelta]) -> list[MessageDelta]:
         begins = self._secrets.begins.search
-        try:
-            async for delta in deltas:
-                if type(delta) is TextDelta or type(delta) is ThinkingDelta:
-                    text = delta.payload.text_delta
-                elif type(delta) is ToolCallArgsDelta:
-                    text = delta.payload.args_text_delta
-                else:
-                    for each in self._release():
-                        yield each
-                    yield delta
-                    continue
-                if not self._held and begins(text) is None:  # nearly all of them
-                    yield delta
-                    continue
-                for each in self._take(delta, text):
-                    yield each
-            for each in self._release():
-                yield each
-        finally:
-            await deltas.aclose()
+        masked: list[MessageDelta] = []
+        for delta in deltas:
+            if type(delta) is TextDelta or type(delta) is ThinkingDelta:
+                text = delta.payload.text_delta
+            elif type(delta) is ToolCallArgsDelta:
+                text = delta.payload.args_text_delta
+            else:
+                masked += self._release()
+                masked.append(delta)
+                continue
+            if not self._held and begins(text) is None:  # nearly all of them
+                masked.append(delta)
+            else:
+                masked += self._take(delta, text)
+        return masked
 
     def _take(self, delta: _TextDelta, text: str) -> list[MessageDelta]:
         before = self._release() if self._held and _place(delta) != _place(self._held[0]) else []

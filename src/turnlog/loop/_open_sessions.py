@@ -103,6 +103,11 @@ class Hub:
         """The number of the newest event."""
         return self._events[-1].seq if self._events else None
 
+    def add(self, event: RunEvent) -> None:
+        self._events.append(event)
+        if self._watchers or len(self._events) > 2 * _KEPT:
+            self.publish(())
+
     def publish(self, told: Sequence[RunEvent]) -> None:
         self._events.extend(told)
         if len(self._events) > 2 * _KEPT:

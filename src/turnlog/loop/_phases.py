@@ -4,7 +4,7 @@ calls of its answer, which are judged, started in order, and answered as they fi
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 
 import msgspec
 
@@ -17,10 +17,13 @@ from turnlog.contract import (
     ErrorInfo,
     Fold,
     Message,
+    MessageDelta,
     ModelCallFailed,
     ModelCallStarted,
     ModelInvocationDescriptor,
     ModelOutput,
+    RequestMetadata,
+    RunEvent,
     RuntimeInit,
     SystemPrompt,
     ToolCallRequest,
@@ -39,9 +42,78 @@ from turnlog.observe import get_logger
 from turnlog.tools import ToolAnswer
 
 from ._decide import CallModel, ShrinkContext
-from ._ports import Answer, Ask, Finished, Judgement, Later, Outcome, Ports, RunInterrupted, Start
+from ._events import Outbox
+from ._ports import (
+    Answer,
+    Ask,
+    Batches,
+    Collector,
+    Finished,
+    Judgement,
+    Later,
+    Outcome,
+    Ports,
+    RunInterrupted,
+    Start,
+)
 
 _context = get_logger("context")
+
+
+class CallInProgress:
+    """A model call between its intent in the log and its outcome."""
+
+    __slots__ = (
+        "batches",
+        "collector",
+        "coming",
+        "context",
+        "failure",
+        "metadata",
+        "order",
+        "shown",
+        "target",
+    )
+
+    def __init__(
+        self,
+        order: CallModel,
+        metadata: RequestMetadata,
+        context: ModelContext,
+        target: ModelInvocationDescriptor,
+    ) -> None:
+        self.order = order
+        self.metadata = metadata
+        self.context = context
+        self.target = target
+        self.batches: Batches | None = None
+        self.collector: Collector | None = None
+        self.coming: Iterator[MessageDelta] = iter(())
+        """Deltas that came together and are not shown yet. What a stop leaves here was never shown."""
+        self.shown = 0
+        """Deltas that reached the watcher."""
+        self.failure: Exception | None = None
+        """Why the next delta cannot be shown."""
+
+    def show(self, outbox: Outbox, ports: Ports) -> RunEvent | None:
+        """The event of the next delta, which belongs to the answer from here on."""
+        for delta in self.coming:
+            assert self.collector is not None
+            try:
+                self.collector.consume(delta)
+                self.shown += 1
+                if self.shown == 1:
+                    ports.context.begin_recap(self.context, self.target)
+            except Exception as error:
+                self.failure, self.coming = error, iter(())
+                return None
+            if delta.provider_raw is not None:
+                delta = msgspec.structs.replace(delta, provider_raw=None)
+            return outbox.delta(delta, self.order.index, self.order.attempt)
+        return None
+
+    def partial(self) -> str | None:
+        return self.collector.partial() if self.collector is not None else None
 
 
 def stage_call(

@@ -81,6 +81,10 @@ class Outcome(msgspec.Struct, frozen=True):
     reason: str | None = None
 
 
+Batches: TypeAlias = "AsyncGenerator[list[MessageDelta], None]"
+"""The deltas of an answer, those that came together in one list."""
+
+
 class Collector(Protocol):
     """Takes the deltas of one call and returns its outcome."""
 
@@ -118,8 +122,8 @@ class ModelPort(Protocol):
         """What it said."""
         ...
 
-    async def open(self, call: ModelCall) -> tuple[AsyncGenerator[MessageDelta, None], Collector]:
-        """Prepare the call; the request is sent when the first delta is asked for."""
+    async def open(self, call: ModelCall) -> tuple[Batches, Collector]:
+        """Prepare the call; the request is sent when its first deltas are asked for."""
         ...
 
     def plan_retry(self, error: ErrorInfo, attempt: int, policy: RetryPolicy) -> int | None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import AsyncGenerator, Sequence
+from collections.abc import Sequence
 from contextlib import suppress
 
 import msgspec
@@ -58,6 +58,7 @@ from ._ports import (
     AbortScope,
     Answer,
     Ask,
+    Batches,
     Change,
     Collector,
     Fact,
@@ -132,7 +133,7 @@ class RecordedModel:
         calls = (entry for entry in self._tape.after() if isinstance(entry, ModelCallStartedEntry))
         return next((entry.payload.window for entry in calls), None)
 
-    async def open(self, call: ModelCall) -> tuple[AsyncGenerator[MessageDelta, None], Collector]:
+    async def open(self, call: ModelCall) -> tuple[Batches, Collector]:
         entry = self._tape.peek()
         outcome = Outcome()
         shown = 0
@@ -155,9 +156,9 @@ class RecordedModel:
             )
         return self._deltas(shown, stopped), RecordedCollector(outcome)
 
-    async def _deltas(self, shown: int, stopped: bool) -> AsyncGenerator[MessageDelta, None]:
-        for seq in range(shown):
-            yield TextDelta(run_id="", seq=seq + 1, payload=TextChunk(text_delta=""), timestamp="")
+    async def _deltas(self, shown: int, stopped: bool) -> Batches:
+        nothing = TextChunk(text_delta="")
+        yield [TextDelta(run_id="", seq=seq + 1, payload=nothing, timestamp="") for seq in range(shown)]
         if stopped:
             self._tape.stop()
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Sequence
 from typing import Any
 
@@ -169,6 +170,7 @@ async def _run_again(tape: Tape, folds: Folds, widgets: Sequence[Widget[Any]]) -
         runner.begin(*_input_of(tape, started))
         while runner.result is None:
             await runner.advance()
+            deque(iter(runner.show, None), maxlen=0)
     except TapeEnded:
         raise
     except RunLeft:

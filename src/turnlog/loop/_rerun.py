@@ -7,7 +7,7 @@ arguments) is taken from it; for other calls the user chose beforehand: end the 
 from __future__ import annotations
 
 from collections import Counter, deque
-from collections.abc import AsyncGenerator, Awaitable, Collection, Iterator, Sequence
+from collections.abc import Awaitable, Collection, Iterator, Sequence
 from dataclasses import dataclass
 from difflib import SequenceMatcher
 from itertools import zip_longest
@@ -50,7 +50,7 @@ from turnlog.history import CallState, Step, Timeline, timeline_of, visible_entr
 from turnlog.models import Model
 from turnlog.tools import ToolAnswer
 
-from ._ports import Answer, Ask, Collector, Judgement, ModelCall, ModelPort, Outcome
+from ._ports import Answer, Ask, Batches, Collector, Judgement, ModelCall, ModelPort, Outcome
 
 _NOT_RECORDED = "the recording has no result of this call with these arguments"
 
@@ -288,7 +288,7 @@ class FirstAnswer:
     def told_window(self, target: ModelInvocationDescriptor) -> int | None:
         return self._model.told_window(target)
 
-    async def open(self, call: ModelCall) -> tuple[AsyncGenerator[MessageDelta, None], Collector]:
+    async def open(self, call: ModelCall) -> tuple[Batches, Collector]:
         if self._recorded is None:
             return await self._model.open(call)
         payload, self._recorded = self._recorded.payload, None
@@ -323,7 +323,7 @@ class Recalled:
         return self._outcome
 
 
-async def _nothing() -> AsyncGenerator[MessageDelta, None]:
+async def _nothing() -> Batches:
     for delta in ():
         yield delta
 

@@ -7,23 +7,19 @@ of them, so a commit may hold several steps, and a crash loses none that had an 
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator, Callable, Coroutine, Sequence
-from typing import Any, Literal, TypeAlias
+from collections.abc import Callable, Coroutine, Sequence
+from typing import Any, Literal
 
-import msgspec
 from msgspec import UNSET
 
 from turnlog import events
 from turnlog.assembly import MessageSnapshot
-from turnlog.context import ModelContext
 from turnlog.contract import (
     AgentError,
     ApprovalDecided,
     Clock,
     ErrorInfo,
-    MessageDelta,
     ModelCallFailed,
-    ModelInvocationDescriptor,
     RequestMetadata,
     RunEnded,
     RunEvent,
@@ -52,6 +48,7 @@ from ._decide import (
 from ._events import Outbox, result_of
 from ._folds import names_to_record
 from ._phases import (
+    CallInProgress,
     ToolQueue,
     aborted_by,
     answer_denied,
@@ -64,6 +61,7 @@ from ._phases import (
     stage_result,
 )
 from ._ports import (
+    Batches,
     Collector,
     Finished,
     ModelCall,
@@ -76,32 +74,6 @@ from ._ports import (
     Said,
     append_fact,
 )
-
-IncomingAnswer: TypeAlias = "tuple[AsyncGenerator[MessageDelta, None], Collector]"
-
-
-class CallInProgress:
-    """A model call between its intent in the log and its outcome."""
-
-    __slots__ = ("answer", "context", "metadata", "order", "shown", "target")
-
-    def __init__(
-        self,
-        order: CallModel,
-        metadata: RequestMetadata,
-        context: ModelContext,
-        target: ModelInvocationDescriptor,
-    ) -> None:
-        self.order = order
-        self.metadata = metadata
-        self.context = context
-        self.target = target
-        self.answer: IncomingAnswer | None = None
-        self.shown = 0
-        """Deltas that reached the watcher."""
-
-    def partial(self) -> str | None:
-        return self.answer[1].partial() if self.answer is not None else None
 
 
 class Runner:
@@ -136,7 +108,8 @@ class Runner:
         self._drops = session.drops
 
     async def advance(self) -> list[RunEvent]:
-        """Perform the next step and return the events to show, which may be none.
+        """Perform the next step and return the events to show, which may be none. Of the deltas that came
+        together it is the first one; ``show`` gives the others, and is asked before the next step.
 
         Ends the run when it must end; raises only what cancelled it, a bug, or ``RunLeft``."""
         if self.result is not None:
@@ -144,13 +117,15 @@ class Runner:
         try:
             call = self._call
             if call is not None:
-                deltas, collector = call.answer or await self._open_answer(call)
+                if call.failure is not None:
+                    raise call.failure
+                batches = call.batches or await self._open_answer(call)
                 with self._scope:
-                    delta = await anext(deltas, None)
-                if delta is None:
-                    return await self._finish_answer(call)
-                collector.consume(delta)
-                return [self._shown(call, delta)]
+                    deltas = await anext(batches, None)
+                if deltas is None:
+                    return await self._finish_answer(call, batches)
+                call.coming = iter(deltas)
+                return [] if (first := self.show()) is None else [first]
             if self._queue is not None:
                 return await self._run_tools(self._queue)
             step = self._due()
@@ -168,6 +143,14 @@ class Runner:
                 why = f"the run was ended by {type(error).__name__}: {error}"
             await self.settle(AgentError("RunAborted", why))
             raise
+
+    def show(self) -> RunEvent | None:
+        """The event of the next delta that has come, which counts as shown from here on. None when there is
+        none, or the run must stop before it: then ``advance`` is to be called."""
+        call = self._call
+        if call is None or self._scope.reason is not None:
+            return None
+        return call.show(self.outbox, self.ports)
 
     def _due(self) -> Coroutine[Any, Any, list[RunEvent]] | None:
         """The step that comes next; None when it took no waiting and is done."""
@@ -346,27 +329,18 @@ class Runner:
         """The message so far of the newest model call."""
         return self._collector.snapshot() if self._collector is not None else None
 
-    async def _open_answer(self, call: CallInProgress) -> IncomingAnswer:
+    async def _open_answer(self, call: CallInProgress) -> Batches:
         await self.ports.world.hook("before_model", call.context)
         opened = ModelCall(call.context, call.metadata, self.session.state)
-        call.answer = answer = await self.ports.model.open(opened)
-        self._collector = answer[1]
-        return answer
+        call.batches, call.collector = await self.ports.model.open(opened)
+        self._collector = call.collector
+        return call.batches
 
-    def _shown(self, call: CallInProgress, delta: MessageDelta) -> RunEvent:
-        if delta.provider_raw is not None:
-            delta = msgspec.structs.replace(delta, provider_raw=None)
-        call.shown += 1
-        if call.shown == 1:
-            self.ports.context.begin_recap(call.context, call.target)
-        return self.outbox.delta(delta, call.order.index, call.order.attempt)
-
-    async def _finish_answer(self, call: CallInProgress) -> list[RunEvent]:
-        assert call.answer is not None
-        deltas, collector = call.answer
-        await deltas.aclose()
+    async def _finish_answer(self, call: CallInProgress, batches: Batches) -> list[RunEvent]:
+        assert call.collector is not None
+        await batches.aclose()
         self._call = None
-        outcome = collector.outcome("")
+        outcome = call.collector.outcome("")
         if outcome.error is None and outcome.message is not None:
             stage_answer(self.session, call.order, outcome, call.context.context_hash)
             answer = self.session.state.output
@@ -518,8 +492,8 @@ class Runner:
         """End the run because of ``error``: no call left open, no task left running."""
         self.ports.world.close()
         call, self._call = self._call, None
-        if call is not None and call.answer is not None:
-            await call.answer[0].aclose()
+        if call is not None and call.batches is not None:
+            await call.batches.aclose()
         session = self.session
         if error.code == "RunAborted":  # a decision to abort in the log is the reason
             error = aborted_by(session.state.open_calls) or error

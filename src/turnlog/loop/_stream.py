@@ -171,15 +171,23 @@ class RunStream(Generic[T]):
                 f"run {self.run_id} is read in two places at once; read it in one, and watch it from others "
                 "with Agent.start(…).events()",
             )
-        self._reading = True
         drive = self._drive
+        if drive is not None and not drive.hooked and not unread:  # nearly all events: no detour
+            event = drive.runner.show()
+            if event is not None:
+                drive.opened.hub.add(event)
+                return event
+        self._reading = True
         try:
             while not ready and not self._over:
                 if drive is None:
                     drive = await self._begin()
                     continue
-                told = await drive.runner.advance()
+                event = drive.runner.show() if drive.hooked or unread else None
+                told = [event] if event is not None else await drive.runner.advance()
                 if told:
+                    if unread and not drive.hooked:  # its watchers get what came together at once
+                        told.extend(iter(drive.runner.show, None))
                     if drive.hooked:
                         for event in told:
                             await drive.tell(event)

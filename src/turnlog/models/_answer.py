@@ -4,7 +4,7 @@ the rest left empty), and an answer made of content blocks as chunks."""
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from functools import cache
 from typing import Any, Generic, Literal, NamedTuple, TypeAlias, TypeVar, cast, get_args, get_origin
 
@@ -24,6 +24,7 @@ from turnlog.contract import (
 )
 
 S = TypeVar("S", bound=msgspec.Struct)
+E = TypeVar("E")
 
 
 class _Field(NamedTuple):
@@ -103,11 +104,12 @@ class LooseDecoder(Generic[S]):
     def __init__(self, kind: type[S], server: str) -> None:
         self._kind = kind
         self._server = server
-        self._decode = msgspec.json.Decoder(kind, strict=False).decode
+        self.strict = msgspec.json.Decoder(kind, strict=False).decode
+        """Reads what keeps its types, and raises one of ``UNREADABLE`` for anything else."""
 
     def __call__(self, data: bytes) -> S:
         try:
-            return self._decode(data)
+            return self.strict(data)
         except UNREADABLE as error:
             found = self.plain(data, error)
         if not isinstance(found, dict):
@@ -120,6 +122,53 @@ class LooseDecoder(Generic[S]):
             return json.loads(data)
         except (ValueError, RecursionError) as failed:
             raise unreadable(data, error or failed, self._server) from failed
+
+
+class EventReader(Generic[E]):
+    """Follows one answer; ``ended`` once the provider said that it is complete.
+
+    ``batches`` gives the chunks of events that came together as one list. When one of the events cannot be
+    read, the chunks of those before it are still good: ``failure`` is what to raise after them. With ``raw``
+    every event has a list of its own, so that what the provider sent stands beside what was made of it.
+    """
+
+    def __init__(self) -> None:
+        self.ended = False
+        self.failure: Exception | None = None
+
+    def batches(self, events: Sequence[E], raw: list[JsonObject] | None) -> Iterable[list[Chunk]]:
+        if raw is not None:
+            return self._one_by_one(events, raw)
+        chunks: list[Chunk] = []
+        try:
+            self._fill(events, chunks)
+        except Exception as error:
+            self.failure = error
+        return (chunks,) if chunks else ()
+
+    def _one_by_one(self, events: Sequence[E], raw: list[JsonObject]) -> Iterator[list[Chunk]]:
+        for event in events:
+            raw.append(as_object(event) or raw_event(*cast("ServerEvent", event)))
+            yield from self.batches([event], None)
+            if self.ended or self.failure is not None:
+                return
+
+    def _fill(self, events: Iterable[E], chunks: list[Chunk]) -> None:
+        """Add the chunks of ``events``, event by event, up to the one that ends the answer."""
+        raise NotImplementedError
+
+
+ServerEvent: TypeAlias = tuple[str, bytes]
+"""(event name, or "" when none was sent; its data, lines joined by LF)."""
+
+
+def raw_event(name: str, data: bytes) -> JsonObject:
+    """An event as it came."""
+    try:
+        shown: object = msgspec.json.decode(data)
+    except (msgspec.DecodeError, UnicodeDecodeError):
+        shown = data.decode("utf-8", "replace")
+    return {"event": name, "data": shown} if name else {"data": shown}
 
 
 # ── single values ──
@@ -195,7 +244,8 @@ class AnswerWriter:
         self._out: list[Chunk] = []
         self._held: list[OpenCall] = []
         self._last: OpenCall | None = None
-        self._open: PartKind | None = None
+        self.open: PartKind | None = None
+        """What the last chunk belongs to, also one that was handed on past this writer."""
         self._seen = 0
         self.calls = 0
 
@@ -215,7 +265,7 @@ class AnswerWriter:
             self._out.append(CallEnd(tool_call_id=call.key, provider_data=call.end_data))
         self._held.clear()
         self._last = None
-        if kind is not None and self._open == kind:
+        if kind is not None and self.open == kind:
             self.say(kind, "", {"origin": self._origin})
 
     def say(self, kind: PartKind, text: str, data: JsonObject | None = None) -> None:
@@ -226,22 +276,18 @@ class AnswerWriter:
             self._out.append(TextChunk(text_delta=text, provider_data=data))
         else:
             self._out.append(ThinkingChunk(text_delta=text, provider_data=data))
-        self._open = kind if data is None else None
-
-    def spoke(self, kind: PartKind) -> None:
-        """A chunk of ``kind`` without data was handed on past this writer."""
-        self._open = kind
+        self.open = kind if data is None else None
 
     def pass_on(self, kind: PartKind, block: JsonObject) -> None:
         """A block that has no part of ours travels whole, inside an empty part."""
-        if self._open == kind:
+        if self.open == kind:
             self.say(kind, "", {"origin": self._origin})
         self.say(kind, "", {"origin": self._origin, "block": block})
 
     def begin_call(self, name: str, data: JsonObject) -> OpenCall:
         self.calls += 1
         self._seen += 1
-        self._open = None
+        self.open = None
         call = OpenCall(f"{self._seen}", name)
         self._out.append(CallStart(tool_call_id=call.key, tool_name=name, provider_data=data))
         return call

@@ -6,8 +6,10 @@ import asyncio
 import inspect
 import logging
 from abc import ABC, abstractmethod
-from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Mapping, Sequence
-from typing import Any, ClassVar, Generic, TypeAlias, final
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Iterator, Mapping, Sequence
+from contextlib import aclosing
+from functools import wraps
+from typing import Any, ClassVar, Generic, ParamSpec, TypeAlias, final
 
 from turnlog.contract import (
     AgentError,
@@ -38,6 +40,56 @@ ErrorMapper: TypeAlias = Callable[[BaseException], AgentError | None]
 _log = logging.getLogger("turnlog.models")
 _NO_METADATA = RequestMetadata(session_id="", run_id="")
 
+P = ParamSpec("P")
+_BATCHES = "_batches"
+
+
+def batched(
+    stream: Callable[P, AsyncGenerator[Sequence[Chunk], None]],
+) -> Callable[P, AsyncGenerator[Chunk, None]]:
+    """Make ``_stream`` of a method that yields the chunks which came together as one list.
+
+    The base reads the lists; a subclass that calls ``super()._stream(request)`` gets chunk after chunk.
+    """
+
+    @wraps(stream)
+    async def singly(*args: P.args, **kwargs: P.kwargs) -> AsyncGenerator[Chunk, None]:
+        async with aclosing(stream(*args, **kwargs)) as batches:
+            async for chunks in batches:
+                for chunk in chunks:
+                    yield chunk
+
+    setattr(singly, _BATCHES, stream)
+    return singly
+
+
+class Deltas(AsyncGenerator[MessageDelta, None]):
+    """The deltas of one answer, one at a time. ``batches`` gives the same deltas, those that came together
+    as one list, to a reader that hands them out itself: read the one or the other."""
+
+    __slots__ = ("_ready", "batches")
+
+    def __init__(self, batches: AsyncGenerator[list[MessageDelta], None]) -> None:
+        self.batches = batches
+        self._ready: Iterator[MessageDelta] = iter(())
+
+    async def __anext__(self) -> MessageDelta:
+        for delta in self._ready:
+            return delta
+        self._ready = iter(await anext(self.batches))
+        return next(self._ready)
+
+    async def asend(self, value: None) -> MessageDelta:
+        return await self.__anext__()
+
+    async def athrow(self, typ: Any, val: Any = None, tb: Any = None) -> MessageDelta:
+        self._ready = iter(await self.batches.athrow(typ, val, tb))
+        return next(self._ready)
+
+    async def aclose(self) -> None:
+        self._ready = iter(())
+        await self.batches.aclose()
+
 
 class Model(ABC, Generic[C]):
     """One provider's adapter: messages in, deltas out.
@@ -45,7 +97,8 @@ class Model(ABC, Generic[C]):
     An adapter implements ``_stream`` and yields payloads (``turnlog.contract.Chunk``), with a key of its
     own choice as ``tool_call_id`` that is unique within the stream. It never retries, trims, persists or
     runs tools; it reads messages and changes none; closing the iterator closes its connection. It may
-    raise anything: what is not an ``AgentError`` goes through ``_map_error``.
+    raise anything: what is not an ``AgentError`` goes through ``_map_error``. One that gets several chunks
+    at once may yield them as one list, with ``@batched`` before its ``_stream``.
     """
 
     provider_id: ClassVar[str]
@@ -115,7 +168,7 @@ class Model(ABC, Generic[C]):
         output_schema: JsonObject | None = None,
         request_metadata: RequestMetadata | None = None,
         **params: Any,
-    ) -> AsyncGenerator[MessageDelta, None]:
+    ) -> Deltas:
         """The answer to ``messages``, delta by delta: ``start`` first, one ``done`` or ``error`` last.
 
         ``output_schema`` is a JSON schema that the answer's text must fit, where the model ``supports`` it.
@@ -156,25 +209,22 @@ class Model(ABC, Generic[C]):
             output_schema=output_schema,
             invocation_state=invocation_state,
         )
-        return self._guarded(request)
+        return Deltas(self._guarded(request))
 
-    async def _guarded(self, request: ModelRequest[C]) -> AsyncGenerator[MessageDelta, None]:
-        meta = request.metadata
-        out = DeltaStream(meta.run_id, self._clock, self._ids, request.raw, request.config.prices)
+    async def _guarded(self, request: ModelRequest[C]) -> AsyncGenerator[list[MessageDelta], None]:
+        out = DeltaStream(request.metadata, self._clock, self._ids, request.raw, request.config.prices)
         source: Any = None
         try:
-            source = self._stream(request)
+            together = getattr(self._stream, _BATCHES, None)
+            source = self._stream(request) if together is None else together(self, request)
             if inspect.iscoroutine(source):  # an adapter may do its first step before it has an iterator
                 source = await source
-            async for chunk in source:
-                if type(chunk) is StreamStart and meta.run_id:
-                    chunk = _placed(chunk, meta)
-                delta = out.push(chunk)
-                if delta is None:
-                    for queued in out.take():
-                        yield queued
-                else:
-                    yield delta
+            async for found in source:
+                deltas = out.read((found,) if together is None else found)
+                if deltas:
+                    yield deltas
+                if out.failure is not None:
+                    raise out.failure
                 if out.ended:
                     return
         except AgentError as error:
@@ -193,17 +243,14 @@ class Model(ABC, Generic[C]):
             )
         finally:
             await _close(source)
-        if out.idle:
-            for delta in out.begin(_placed(StreamStart(model_id=self.descriptor.model), meta)):
-                yield delta
-        yield out.fail(
-            StreamError(
-                error_code=failure.code,
-                message=failure.message,
-                retryable=failure.retryable,
-                retry_after=failure.retry_after,
-            )
+        last = out.read([StreamStart(model_id=self.descriptor.model)]) if out.idle else []
+        error = StreamError(
+            error_code=failure.code,
+            message=failure.message,
+            retryable=failure.retryable,
+            retry_after=failure.retry_after,
         )
+        yield [*last, out.fail(error)]
 
     def _explain(self, error: Exception) -> AgentError:
         for mapper in (self._error_mapper, self._map_error):
@@ -290,14 +337,3 @@ async def _close(source: Any) -> None:
         await close()
     except Exception as error:  # how the stream ended is decided; its cleaning up cannot change that
         _log.warning("closing a stream failed: %s", type(error).__name__)
-
-
-def _placed(start: StreamStart, meta: RequestMetadata) -> StreamStart:
-    return StreamStart(
-        model_id=start.model_id,
-        request_id=start.request_id,
-        model_call_index=meta.model_call_index if meta.run_id else None,
-        attempt=meta.attempt if meta.run_id else None,
-        target=start.target,
-        reason=start.reason,
-    )

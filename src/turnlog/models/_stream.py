@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any, TypeVar, cast
@@ -24,6 +25,7 @@ from turnlog.contract import (
     JsonObject,
     MessageDelta,
     Prices,
+    RequestMetadata,
     StartDelta,
     StreamDone,
     StreamError,
@@ -70,16 +72,7 @@ class Halves:
     """Characters beyond the 16-bit plane that a provider cut in two: first halves wait for the second."""
 
     def __init__(self) -> None:
-        self._waiting: dict[str, str] = {}
-
-    def __bool__(self) -> bool:
-        return bool(self._waiting)
-
-    def __contains__(self, key: str) -> bool:
-        return key in self._waiting
-
-    def left(self) -> list[str]:
-        return list(self._waiting)
+        self.waiting: dict[str, str] = {}
 
     def mend(self, key: str, text: str) -> str:
         """``text`` with its pairs joined; a half at the end is kept for the next call, which must come.
@@ -87,11 +80,11 @@ class Halves:
         An empty text says there is no more. Halves that belong to nothing become U+FFFD.
         """
         last = not text
-        text = self._waiting.pop(key, "") + text
+        text = self.waiting.pop(key, "") + text
         if text.isascii() or is_unicode(text):
             return text
         if not last and "\ud800" <= text[-1] <= "\udbff":
-            self._waiting[key] = text[-1]
+            self.waiting[key] = text[-1]
             text = text[:-1]
         return text.encode("utf-16-le", "surrogatepass").decode("utf-16-le", "replace")
 
@@ -114,7 +107,7 @@ class _Call:
 
 
 class DeltaStream:
-    """Place, time and names for chunks; refuses what breaks a rule by raising ``ModelProtocolError``.
+    """Place, time and names for chunks; ``failure`` is the ``ModelProtocolError`` of what broke a rule.
 
     A call that repeats the provider's id of an earlier one is held back until it is complete: the same
     name and arguments are one call delivered twice, anything else is a call of its own.
@@ -122,13 +115,14 @@ class DeltaStream:
 
     def __init__(
         self,
-        run_id: str,
+        metadata: RequestMetadata,
         clock: Clock,
         ids: IdSource,
         raw: list[JsonObject] | None = None,
         prices: Prices | None = None,
     ) -> None:
-        self._run_id = run_id
+        self._run_id = metadata.run_id
+        self._metadata = metadata
         self._prices = prices
         self._clock = clock
         self._ids = ids
@@ -140,8 +134,10 @@ class DeltaStream:
         """The provider's id → all calls that were given it and are not held back."""
         self._in_call: _Call | None = None  # the call that the last content belonged to
         self._queue: list[MessageDelta] = []
+        self._now = ""
         self._halves = Halves()
         self._raw = raw
+        self.failure: Exception | None = None
 
     @property
     def ended(self) -> bool:
@@ -151,73 +147,78 @@ class DeltaStream:
     def idle(self) -> bool:
         return self._grammar.state == "idle"
 
-    def push(self, chunk: Chunk) -> MessageDelta | None:
-        """The delta of ``chunk``, or None when there is none or several: then ``take`` has them."""
-        if type(chunk) is TextChunk and chunk.provider_data is None:  # nearly all chunks: no detour
-            if self._grammar.state != "streaming":
-                self._refuse(self._grammar.check("text"))
-            text = chunk.text_delta
-            if type(text) is not str or self._halves or not (text.isascii() or is_unicode(text)):
-                chunk = TextChunk(text_delta=self._mend("text", text))
-            if text:
-                self._in_call = None
-            self._seq += 1
-            delta = TextDelta(run_id=self._run_id, seq=self._seq, payload=chunk, timestamp=self._clock.now())
-            return self._with_raw(delta) if self._raw else delta
-        if type(chunk) is CallArgs:
-            return self._args(chunk)
-        if not isinstance(chunk, _CHUNKS):  # pyright: ignore[reportUnnecessaryIsInstance]
-            raise _protocol(f"the adapter yielded a {type(chunk).__name__}, which is no chunk")
-        self._rare(chunk)
-        return None
-
-    def take(self) -> list[MessageDelta]:
-        taken, self._queue = self._queue, []
-        if self._raw and taken:
-            taken[-1] = self._with_raw(taken[-1])
-        return taken
-
-    def begin(self, start: StreamStart) -> list[MessageDelta]:
-        self._rare(start)
-        return self.take()
+    def read(self, chunks: Iterable[Chunk]) -> list[MessageDelta]:
+        """The deltas of chunks that came together, up to the end of the stream or to what breaks a rule."""
+        queue: list[MessageDelta] = []
+        self._queue = queue
+        self._now = now = self._clock.now()
+        grammar, waiting, run_id = self._grammar, self._halves.waiting, self._run_id
+        try:
+            for chunk in chunks:
+                if type(chunk) is TextChunk and chunk.provider_data is None:  # nearly all chunks: no detour
+                    if grammar.state != "streaming":
+                        self._refuse(grammar.check("text"))
+                    text = chunk.text_delta
+                    if type(text) is not str or waiting or not (text.isascii() or is_unicode(text)):
+                        chunk = TextChunk(text_delta=self._mend("text", text))
+                    if text:
+                        self._in_call = None
+                    self._seq = seq = self._seq + 1
+                    queue.append(TextDelta(run_id=run_id, seq=seq, payload=chunk, timestamp=now))
+                elif type(chunk) is CallArgs:
+                    self._args(chunk)
+                elif isinstance(chunk, _CHUNKS):  # pyright: ignore[reportUnnecessaryIsInstance]
+                    self._rare(chunk)
+                    if grammar.state == "ended":
+                        break
+                else:
+                    raise _protocol(f"the adapter yielded a {type(chunk).__name__}, which is no chunk")
+        except Exception as error:
+            self.failure = error
+        if self._raw and queue:
+            queue[-1] = self._with_raw(queue[-1])
+        return queue
 
     def fail(self, error: StreamError) -> ErrorDelta:
-        self._refuse(self._grammar.check("error"))
-        delta = ErrorDelta(payload=_known(error), **self._place())
+        """The last delta of a stream that failed."""
+        self._now = self._clock.now()
+        delta = self._failed(error)
         return self._with_raw(delta) if self._raw else delta
+
+    def _failed(self, error: StreamError) -> ErrorDelta:
+        self._refuse(self._grammar.check("error"))
+        return ErrorDelta(payload=_known(error), **self._place())
 
     def _place(self) -> dict[str, Any]:
         self._seq += 1
-        return {"run_id": self._run_id, "seq": self._seq, "timestamp": self._clock.now()}
+        return {"run_id": self._run_id, "seq": self._seq, "timestamp": self._now}
 
-    def _args(self, chunk: CallArgs) -> MessageDelta | None:
+    def _args(self, chunk: CallArgs) -> None:
         call = self._calls.get(chunk.tool_call_id)
         if call is None:
             raise _protocol(f"arguments for call {chunk.tool_call_id!r}, which never started")
         if call.ended:
             raise _protocol(f"arguments for call {chunk.tool_call_id!r}, which has ended")
         text = chunk.args_text_delta
-        if type(text) is not str or self._halves or not (text.isascii() or is_unicode(text)):
+        if type(text) is not str or self._halves.waiting or not (text.isascii() or is_unicode(text)):
             text = self._mend(call.our_id, text)
         call.args.append(text)
         self._in_call = call
         if call.held is not None:
-            return None
-        self._seq += 1
-        delta = ToolCallArgsDelta(
-            run_id=self._run_id,
-            seq=self._seq,
-            payload=CallArgs(tool_call_id=call.our_id, args_text_delta=text),
-            timestamp=self._clock.now(),
+            return
+        self._seq = seq = self._seq + 1
+        payload = CallArgs(tool_call_id=call.our_id, args_text_delta=text)
+        self._queue.append(
+            ToolCallArgsDelta(run_id=self._run_id, seq=seq, payload=payload, timestamp=self._now)
         )
-        return self._with_raw(delta) if self._raw else delta
 
     def _rare(self, chunk: Chunk) -> None:
         match chunk:
             case StreamStart():
                 self._refuse(self._grammar.check("start"))
                 self._silent += 1
-                self._queue.append(StartDelta(payload=_sound(chunk), **self._place()))
+                start = _sound(_placed(chunk, self._metadata) if self._run_id else chunk)
+                self._queue.append(StartDelta(payload=start, **self._place()))
             case ThinkingChunk():
                 self._refuse(self._grammar.check("thinking"))
                 text = self._mend("thinking", chunk.text_delta)
@@ -240,14 +241,13 @@ class DeltaStream:
             case CallStart():
                 self._start_call(_sound(chunk))
             case CallArgs():
-                if delta := self._args(chunk):
-                    self._queue.append(delta)
+                self._args(chunk)
             case CallEnd():
                 self._end_call(_sound(chunk))
             case StreamDone():
                 self._finish(_sound(chunk))
             case StreamError():
-                self._queue.append(self.fail(_sound(chunk)))
+                self._queue.append(self._failed(_sound(chunk)))
 
     def _finish(self, chunk: StreamDone) -> None:
         if chunk.finish_reason not in FINISH_REASONS:
@@ -259,7 +259,7 @@ class DeltaStream:
             if chunk.finish_reason == "refusal" and self._seq == self._silent:
                 raise _refused(chunk.provider_data)
             self._release_held()
-            for kind in self._halves.left():
+            for kind in list(self._halves.waiting):
                 self._rare((TextChunk if kind == "text" else ThinkingChunk)(text_delta=""))
         self._refuse(self._grammar.check("done"))
         self._queue.append(DoneDelta(payload=chunk, **self._place()))
@@ -307,7 +307,7 @@ class DeltaStream:
         if call is None or call.ended:
             why = "never started" if call is None else "has ended"
             raise _protocol(f"an end for call {chunk.tool_call_id!r}, which {why}")
-        if call.our_id in self._halves:
+        if call.our_id in self._halves.waiting:
             self._rare(CallArgs(tool_call_id=chunk.tool_call_id, args_text_delta=""))
         call.ended = True
         if call.held is None:
@@ -366,6 +366,10 @@ class DeltaStream:
     def _refuse(self, broken: str | None) -> None:
         if broken:
             raise _protocol(broken)
+
+
+def _placed(start: StreamStart, meta: RequestMetadata) -> StreamStart:
+    return msgspec.structs.replace(start, model_call_index=meta.model_call_index, attempt=meta.attempt)
 
 
 def _sound(chunk: C) -> C:

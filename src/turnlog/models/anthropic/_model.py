@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import AsyncIterator
+from collections.abc import AsyncGenerator
 from typing import Any, ClassVar, Literal
 
 import msgspec
@@ -21,12 +21,11 @@ from turnlog.contract import (
     model_facts,
 )
 
-from .._base import Chunk
+from .._base import Chunk, batched
 from .._config import CAPABLE, ModelConfig, ModelRequest
 from .._openai import is_public
 from .._turns import LOST_THOUGHTS, FoldCache, cache_mark
 from ..http import HttpModel, HttpModelConfig
-from ..http._exchange import raw_event
 from ..http._window import Server
 from ..wire import ToolNames, closed_schema, is_strict, object_schema, safe_name, split_system
 from ._stream import MessagesReader
@@ -301,7 +300,8 @@ class AnthropicModel(HttpModel[AnthropicConfig]):
                 "https://REGION-aiplatform.googleapis.com/v1/projects/PROJECT/locations/REGION",
             )
 
-    async def _stream(self, request: ModelRequest[AnthropicConfig]) -> AsyncIterator[Chunk]:
+    @batched
+    async def _stream(self, request: ModelRequest[AnthropicConfig]) -> AsyncGenerator[list[Chunk], None]:
         config = request.config
         headers = self._headers(config)
         if config.context_window is None and (told := self.told_window(self.descriptor)):
@@ -317,15 +317,14 @@ class AnthropicModel(HttpModel[AnthropicConfig]):
                 reason=why,
             )
             async for events in exchange.sse():
-                for name, data in events:
-                    if request.raw is not None:
-                        request.raw.append(raw_event(name, data))
-                    for chunk in reader.feed(name, data):
-                        if reader.ended:
-                            exchange.finished()
-                        yield chunk
+                for chunks in reader.batches(events, request.raw):
                     if reader.ended:
-                        return
+                        exchange.finished()
+                    yield chunks
+                if reader.failure is not None:
+                    raise reader.failure
+                if reader.ended:
+                    return
             raise exchange.unfinished()
 
     def _address(self, config: AnthropicConfig) -> str:

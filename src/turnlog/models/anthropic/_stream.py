@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any, cast
 
 import msgspec
@@ -19,7 +19,18 @@ from turnlog.contract import (
     parse_arguments,
 )
 
-from .._answer import UNREADABLE, AnswerWriter, Block, BlockKind, LooseDecoder, as_count, as_object, as_text
+from .._answer import (
+    UNREADABLE,
+    AnswerWriter,
+    Block,
+    BlockKind,
+    EventReader,
+    LooseDecoder,
+    ServerEvent,
+    as_count,
+    as_object,
+    as_text,
+)
 from .._faults import map_stream_fault
 from ..wire import ToolNames
 
@@ -174,9 +185,7 @@ _TAKES: dict[BlockKind, tuple[str, ...]] = {
 """What belongs into a block of each kind."""
 
 
-class MessagesReader:
-    """Follows one answer, event by event; ``ended`` once the provider said that it is complete."""
-
+class MessagesReader(EventReader[ServerEvent]):
     def __init__(
         self,
         model: str,
@@ -186,6 +195,7 @@ class MessagesReader:
         request_id: str | None = None,
         reason: str | None = None,
     ) -> None:
+        super().__init__()
         self._model = model
         self._names = names
         self._provider = provider
@@ -202,11 +212,28 @@ class MessagesReader:
         self._container: JsonObject = {}
         self._programmed: MessageBlock | None = None
         self._unread: AgentError | None = None
-        self.ended = False
 
-    def feed(self, name: str, data: bytes) -> Sequence[Chunk]:
+    def _fill(self, events: Iterable[ServerEvent], chunks: list[Chunk]) -> None:
+        decode, blocks = read_event.strict, self._blocks
+        for name, data in events:
+            try:
+                event = decode(data)
+            except UNREADABLE:
+                event = read_event(data)
+            delta = event.delta
+            # Nearly every event: more of the text that is being said.
+            if delta is not None and delta.type == "text_delta" and event.type == "content_block_delta":
+                block = blocks.get(event.index)
+                if block is not None and block.kind == "text" and delta.text:
+                    self._writer.open = "text"
+                    chunks.append(TextChunk(text_delta=delta.text))
+                    continue
+            chunks += self._feed(event, name, data)
+            if self.ended:
+                return
+
+    def _feed(self, event: StreamEvent, name: str, data: bytes) -> Sequence[Chunk]:
         """The chunks of one event. Raises ``ModelProtocolError`` for what no Messages server may send."""
-        event = read_event(data)
         kind = event.type or name
         match kind:
             case "content_block_delta":
@@ -348,9 +375,8 @@ class MessagesReader:
         block = self._blocks.get(event.index) or self._misnumbered(event.index, delta)
         match block.kind, delta.type:
             case "text", "text_delta":
-                if delta.text:  # nearly every event: no detour
-                    self._writer.spoke("text")
-                    return (TextChunk(text_delta=delta.text),)
+                self._writer.say("text", delta.text or "")
+                return self._writer.take()
             case "call", "input_json_delta":
                 assert block.call is not None
                 self._writer.add_args(block.call, delta.partial_json or "")

@@ -40,6 +40,7 @@ class Pump:
         self._ready = asyncio.Event()
         self._items: deque[Any] = deque()
         self._room = threading.Semaphore(_AHEAD)
+        self._awaited = False
         self._closed = False
         self._stream: Any = None
         self._thread = threading.Thread(target=self._run, name="turnlog-bedrock", daemon=True)
@@ -47,25 +48,37 @@ class Pump:
     def start(self) -> None:
         self._thread.start()
 
-    async def next(self) -> Any:
-        """The next item. Raises ``StopAsyncIteration`` at the end, or what the thread raised."""
+    @property
+    def is_ready(self) -> bool:
+        return bool(self._items)
+
+    async def some(self) -> list[Any]:
+        """The items that are here, at least one. Raises ``StopAsyncIteration`` behind the last, or what the
+        thread raised."""
         while not self._items:
             self._ready.clear()
-            await self._ready.wait()
-        item = self._items.popleft()
+            self._awaited = True
+            if not self._items:  # in this order: the thread either finds us waiting, or is found out here
+                await self._ready.wait()
+            self._awaited = False
+        items: list[Any] = []
+        while self._items and not isinstance(self._items[0], _Failure | _End):
+            items.append(self._items.popleft())
+            self._room.release()
+        if items:
+            return items
+        last = self._items.popleft()
         self._room.release()
-        if isinstance(item, _Failure):
-            raise item.error
-        if isinstance(item, _End):
-            raise StopAsyncIteration
-        return item
+        if isinstance(last, _Failure):
+            raise last.error
+        raise StopAsyncIteration
 
     async def drain(self) -> None:
         """Wait a moment for the end, which is nearly always here, so that the connection can be kept."""
         with contextlib.suppress(Exception):
             async with asyncio.timeout(_DRAIN_SECONDS):
                 while True:
-                    await self.next()
+                    await self.some()
 
     def close(self) -> None:
         self._closed = True
@@ -100,11 +113,13 @@ class Pump:
             return False
         self._items.append(item)
         try:
-            self._loop.call_soon_threadsafe(self._ready.set)
+            if self._awaited:
+                self._awaited = False
+                self._loop.call_soon_threadsafe(self._ready.set)
         except RuntimeError:  # the event loop is closed, and the waiting reader with it
             self._closed = True
-            return False
-        return True
+        self._closed = self._closed or self._loop.is_closed()
+        return not self._closed
 
 
 def _shut_down(stream: Any) -> None:

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Iterable
+from collections.abc import AsyncGenerator, Iterable, Sequence
 from typing import Any, ClassVar
 
 from turnlog.contract import AgentError, Feature, JsonObject, SpecificTool, ToolSpec, encode
 
 from .._answer import as_object, as_text
-from .._base import Chunk, Model
+from .._base import Chunk, Model, batched
 from .._config import CAPABLE, ModelConfig, ModelRequest
 from .._turns import LOST_THOUGHTS, FoldCache, cache_mark
 from ..wire import ToolNames, closed_schema, is_strict, object_schema, safe_name, schema_name, split_system
@@ -180,14 +180,15 @@ class BedrockModel(Model[BedrockConfig]):
                 "make one with create_client('bedrock-runtime')",
             )
 
-    async def _stream(self, request: ModelRequest[BedrockConfig]) -> AsyncIterator[Chunk]:
+    @batched
+    async def _stream(self, request: ModelRequest[BedrockConfig]) -> AsyncGenerator[Sequence[Chunk], None]:
         config = request.config
         arguments, why = build_arguments(request, self._turns)
         pump = Pump(lambda: self._open(arguments, config))
         reader: ConverseReader | None = None
         pump.start()
         try:
-            request_id = await _within(pump, config.timeout_first_byte, "timeout_first_byte")
+            request_id, *events = await _within(pump, config.timeout_first_byte, "timeout_first_byte")
             reader = ConverseReader(
                 config.model_id,
                 vendor_of(config.model_id).name,
@@ -195,17 +196,18 @@ class BedrockModel(Model[BedrockConfig]):
                 request_id=request_id,
                 reason=why,
             )
-            while not reader.ended:
+            while True:
+                for chunks in reader.batches(events, request.raw):
+                    yield chunks
+                if reader.failure is not None:
+                    raise reader.failure
+                if reader.ended:
+                    return
                 try:
-                    event = await _within(pump, config.timeout_silence, "timeout_silence")
+                    events = await _within(pump, config.timeout_silence, "timeout_silence")
                 except StopAsyncIteration:
-                    chunks = reader.end()
-                else:
-                    if request.raw is not None:
-                        request.raw.append(event)
-                    chunks = reader.feed(event)
-                for chunk in chunks:
-                    yield chunk
+                    yield reader.end()
+                    return
         finally:
             if reader is not None and reader.ended:
                 await pump.drain()
@@ -249,10 +251,12 @@ class BedrockModel(Model[BedrockConfig]):
             made.close()
 
 
-async def _within(pump: Pump, limit: float, name: str) -> Any:
+async def _within(pump: Pump, limit: float, name: str) -> list[Any]:
+    if pump.is_ready:
+        return await pump.some()
     try:
         async with asyncio.timeout(limit):
-            return await pump.next()
+            return await pump.some()
     except TimeoutError as error:
         raise AgentError(
             "ModelTimeout", f"bedrock sent nothing for {limit:g} seconds; raise {name} if it may", cause=error

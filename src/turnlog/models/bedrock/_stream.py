@@ -3,12 +3,20 @@
 from __future__ import annotations
 
 import base64
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any
 
-from turnlog.contract import AgentError, Chunk, JsonObject, StreamStart, TokenUsage, parse_arguments
+from turnlog.contract import (
+    AgentError,
+    Chunk,
+    JsonObject,
+    StreamStart,
+    TextChunk,
+    TokenUsage,
+    parse_arguments,
+)
 
-from .._answer import AnswerWriter, Block, BlockKind, as_object
+from .._answer import AnswerWriter, Block, BlockKind, EventReader, as_object
 from ..wire import ToolNames
 
 ORIGIN = "bedrock"
@@ -31,12 +39,9 @@ class _Block(Block):
         self.redacted: list[bytes] = []
 
 
-class ConverseReader:
-    """Follows one answer, event by event.
-
-    ``stopped`` once the answer is complete; counts may still come, so ``ended`` waits for them. ``end`` is
-    to be called when the stream is over.
-    """
+class ConverseReader(EventReader[JsonObject]):
+    """``ended`` waits for the counts, which come after the answer. ``end`` is to be called when the stream is
+    over."""
 
     def __init__(
         self,
@@ -47,6 +52,7 @@ class ConverseReader:
         request_id: str | None = None,
         reason: str | None = None,
     ) -> None:
+        super().__init__()
         self._model = model
         self._names = names
         self._data: JsonObject = {"origin": ORIGIN, "vendor": vendor}
@@ -56,9 +62,23 @@ class ConverseReader:
         self._stop: str | None = None
         self._fields: Any = None
         self._counted = False
-        self.ended = False
 
-    def feed(self, event: dict[str, Any]) -> Sequence[Chunk]:
+    def _fill(self, events: Iterable[JsonObject], chunks: list[Chunk]) -> None:
+        for event in events:
+            said = event.get("contentBlockDelta")
+            if said is not None and len(event) == 1:
+                block, delta = self._blocks.get(said.get("contentBlockIndex")), said.get("delta")
+                # Nearly every event: more of the text that is being said.
+                text = delta.get("text") if delta and len(delta) == 1 else None
+                if text and type(text) is str and block is not None and block.kind == "text":
+                    self._writer.open = "text"
+                    chunks.append(TextChunk(text_delta=text))
+                    continue
+            chunks += self._feed(event)
+            if self.ended:
+                return
+
+    def _feed(self, event: JsonObject) -> Sequence[Chunk]:
         for name, payload in event.items():
             body = as_object(payload)
             match name:

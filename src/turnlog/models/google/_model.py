@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Sequence
 from typing import Any, ClassVar, Literal
 from urllib.parse import urlsplit
 
@@ -19,10 +19,10 @@ from turnlog.contract import (
     encode,
 )
 
+from .._base import batched
 from .._config import CAPABLE, ModelConfig, ModelRequest
 from .._turns import FoldCache
 from ..http import HttpModel, HttpModelConfig
-from ..http._exchange import raw_event
 from ..wire import ToolNames, object_schema, split_system
 from ._schema import json_schema
 from ._stream import ORIGIN, GeminiReader
@@ -244,7 +244,8 @@ class GoogleModel(HttpModel[GoogleConfig]):
     def _features(self) -> frozenset[Feature]:
         return self.features if reads_files(self._config.model_id) else self.features - {"files"}
 
-    async def _stream(self, request: ModelRequest[GoogleConfig]) -> AsyncGenerator[Chunk, None]:
+    @batched
+    async def _stream(self, request: ModelRequest[GoogleConfig]) -> AsyncGenerator[Sequence[Chunk], None]:
         config = request.config
         form = Form(
             self._platform(config), is_third_generation(config.model_id), reads_files(config.model_id)
@@ -265,24 +266,21 @@ class GoogleModel(HttpModel[GoogleConfig]):
                 reader.go_on()
             async with self._send(request, address, continued, headers) as exchange:
                 if not number:
-                    yield StreamStart(model_id=config.model_id, request_id=exchange.request_id)
+                    yield [StreamStart(model_id=config.model_id, request_id=exchange.request_id)]
                 try:
                     async for events in exchange.sse():
-                        for _, data in events:
-                            if request.raw is not None:
-                                request.raw.append(raw_event("", data))
-                            for chunk in reader.feed(data):
-                                yield chunk
+                        for chunks in reader.batches(events, request.raw):
+                            yield chunks
+                        if reader.failure is not None:
+                            raise reader.failure
                     exchange.finished()
                     if reader.cut:
                         raise exchange.unfinished()
                     if reader.continuation is None:
-                        for chunk in reader.finish():
-                            yield chunk
+                        yield reader.finish()
                         return
                 except AgentError:
-                    for chunk in reader.left():
-                        yield chunk
+                    yield reader.left()
                     raise
         raise AgentError(
             "ModelProtocolError",

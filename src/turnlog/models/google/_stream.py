@@ -3,14 +3,24 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
 import msgspec
 
 from turnlog.contract import AgentError, Chunk, JsonObject, TextChunk, TokenUsage, scrub
 
-from .._answer import UNREADABLE, AnswerWriter, LooseDecoder, PartKind, as_count, unreadable
+from .._answer import (
+    UNREADABLE,
+    AnswerWriter,
+    EventReader,
+    LooseDecoder,
+    PartKind,
+    ServerEvent,
+    as_count,
+    as_object,
+    unreadable,
+)
 from .._faults import map_stream_fault
 from ..wire import ToolNames
 
@@ -59,7 +69,7 @@ class Piece(msgspec.Struct, rename="camel"):
 
     candidates: list[Candidate] | None = None
     prompt_feedback: PromptFeedback | None = None
-    usage_metadata: dict[str, Any] | None = None
+    usage_metadata: msgspec.Raw = msgspec.Raw()
     model_version: str | None = None
     response_id: str | None = None
     error: Any = None
@@ -138,14 +148,15 @@ _ABOUT = {
 }
 
 
-class GeminiReader:
-    """Follows one answer. ``feed`` gives the chunks of a piece, ``finish`` those that end the answer.
+class GeminiReader(EventReader[ServerEvent]):
+    """Follows one answer; ``finish`` gives the chunks that end it.
 
     A finish reason may stand on every piece, so only the end of the stream ends the answer. One that goes
     on in a further request (``continuation``) is read on with the same reader.
     """
 
     def __init__(self, model: str, names: ToolNames, *, origin: JsonObject, provider: str = ORIGIN) -> None:
+        super().__init__()
         self._model = model
         self._names = names
         self._origin = origin
@@ -154,24 +165,33 @@ class GeminiReader:
         self._kind: PartKind | None = None
         self._finish: str | None = None
         self._message: str | None = None
+        self._counts = b""
         self._usage: TokenUsage | None = None
         self._before: TokenUsage | None = None
         self._about: JsonObject = {}
         self.continuation: str | None = None
 
-    def feed(self, data: bytes) -> Sequence[Chunk]:
-        """The chunks of what arrived: an object, or an array of them."""
-        for piece, own in read_pieces(data):
-            candidates = piece.candidates
-            if candidates and len(candidates) == 1 and self._kind == "text":
-                text = _plain_text(candidates[0])
-                if text:  # nearly every piece of an answer
-                    self._writer.put(TextChunk(text_delta=text))
-                    self._finish = None
-                    self._count(piece.usage_metadata)
-                    continue
-            self._take(piece, own)
-        return self._writer.take()
+    def _fill(self, events: Iterable[ServerEvent], chunks: list[Chunk]) -> None:
+        decode = _read.strict
+        for _, data in events:
+            try:
+                found = ((decode(data), data),)
+            except UNREADABLE:
+                found = read_pieces(data)
+            for piece, own in found:
+                candidates = piece.candidates
+                if candidates and len(candidates) == 1 and self._kind == "text":
+                    text = _plain_text(candidates[0])
+                    if text:  # nearly every piece of an answer
+                        chunks.append(TextChunk(text_delta=text))
+                        self._finish = None
+                        self._counts = piece.usage_metadata or self._counts
+                        if self._usage is None:
+                            self._count()
+                            chunks += self._writer.take()
+                        continue
+                self._take(piece, own)
+                chunks += self._writer.take()
 
     @property
     def cut(self) -> bool:
@@ -181,6 +201,7 @@ class GeminiReader:
     def finish(self) -> Sequence[Chunk]:
         """The chunks that end the answer; raises when it is not complete."""
         reason, writer = self._finish, self._writer
+        self._count()
         if self._usage is not None:
             writer.put(self._usage)
         assert reason is not None, "the answer was cut"
@@ -198,12 +219,14 @@ class GeminiReader:
 
     def left(self) -> Sequence[Chunk]:
         """What was read of an answer that failed, and what it cost."""
+        self._count()
         if self._usage is not None:
             self._writer.put(self._usage)
         return self._writer.take()
 
     def go_on(self) -> None:
         """The answer was broken off to be continued: another stream brings the rest."""
+        self._count()
         self._before, self._usage = self._usage, None
         self._finish = self.continuation = None
 
@@ -212,7 +235,8 @@ class GeminiReader:
     def _take(self, piece: Piece, data: bytes) -> None:
         if piece.error is not None:
             raise map_stream_fault({"error": piece.error}, self._provider)
-        self._count(piece.usage_metadata)
+        self._counts = piece.usage_metadata or self._counts
+        self._count()
         if piece.response_id:
             self._about.setdefault("id", piece.response_id)
         if piece.model_version:
@@ -245,10 +269,10 @@ class GeminiReader:
             self._finish, self._message = candidate.finish_reason, candidate.finish_message
             self.continuation = candidate.continuation_token if self._finish == _CONTINUED else None
 
-    def _count(self, counts: JsonObject | None) -> None:
-        if not counts:
-            return
-        usage = usage_of(counts)
+    def _count(self) -> None:
+        """Read the newest counts. They stand on every piece: the first count at once, the last at the end."""
+        counts, self._counts = self._counts, b""
+        usage = usage_of(as_object(_read.plain(bytes(counts)))) if counts else None
         if usage is None:
             return
         first = self._usage is None

@@ -362,15 +362,6 @@ def debug_is_on() -> bool:
     return bool(switched) and bool({"provider", "all", "*"} & {word.strip() for word in switched.split(",")})
 
 
-def raw_event(name: str, data: bytes) -> JsonObject:
-    """An event as it came, for ``include_raw``."""
-    try:
-        shown: object = msgspec.json.decode(data)
-    except (msgspec.DecodeError, UnicodeDecodeError):
-        shown = data.decode("utf-8", "replace")
-    return {"event": name, "data": shown} if name else {"data": shown}
-
-
 def log_request(url: str, headers: Mapping[str, str], body: bytes) -> None:
     if debug_is_on():
         _write("request", url, {"headers": _safe(headers), "body": _shown(body)})

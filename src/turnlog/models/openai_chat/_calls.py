@@ -77,6 +77,8 @@ class Completion(msgspec.Struct):
 
 
 _decode = LooseDecoder(Completion, "Chat Completions")
+decode_strict = _decode.strict
+"""A chunk that keeps its types, which nearly every one does; ``decode_chunk`` reads any other."""
 
 
 def decode_chunk(data: bytes) -> Completion:

@@ -8,9 +8,9 @@ from urllib.parse import urlsplit
 
 from turnlog.contract import Chunk, Feature, StreamStart
 
+from .._base import batched
 from .._config import CAPABLE, ModelConfig, ModelRequest
 from .._openai import OpenAIModel, Quirks, reads_files, sees
-from ..http._exchange import raw_event
 from ..wire import ToolNames
 from ._request import FAMILY, Form, OpenAIChatConfig, RequestBuilder
 from ._stream import ChatReader
@@ -36,7 +36,8 @@ class OpenAIChatModel(OpenAIModel[OpenAIChatConfig]):
         completions = getattr(getattr(client, "chat", None), "completions", None)
         return completions.with_streaming_response.create if completions is not None else None
 
-    async def _stream(self, request: ModelRequest[OpenAIChatConfig]) -> AsyncGenerator[Chunk, None]:
+    @batched
+    async def _stream(self, request: ModelRequest[OpenAIChatConfig]) -> AsyncGenerator[list[Chunk], None]:
         config = request.config
         base, quirks = self._url(config), self._quirks(config)
         form = _form(base, config, quirks)
@@ -50,22 +51,18 @@ class OpenAIChatModel(OpenAIModel[OpenAIChatConfig]):
         )
         address, headers = _address(base, config, quirks), self._auth(config, quirks)
         async with self._send(request, address, body, headers, quirks.provider) as exchange:
-            yield StreamStart(model_id=config.model_id, request_id=exchange.request_id)
+            yield [StreamStart(model_id=config.model_id, request_id=exchange.request_id)]
             async for events in exchange.sse():
-                for name, data in events:
-                    if request.raw is not None:
-                        request.raw.append(raw_event(name, data))
-                    for chunk in reader.push(data, name):
-                        yield chunk
-                    if reader.done:  # what a server says after the end does not count
-                        break
-                if reader.done:
+                for chunks in reader.batches(events, request.raw):
+                    yield chunks
+                if reader.failure is not None:
+                    raise reader.failure
+                if reader.ended:
                     exchange.finished()
                     break
             if where := reader.cut:
                 raise exchange.unfinished(where)
-            for chunk in reader.finish():
-                yield chunk
+            yield reader.finish()
 
 
 def _form(base: str, config: OpenAIChatConfig, quirks: Quirks) -> Form:

@@ -3,14 +3,25 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Iterable
 from typing import Any, cast
 
 from turnlog.contract import AgentError, Chunk, StreamDone, TextChunk, ThinkingChunk, TokenUsage
 
+from .._answer import UNREADABLE, EventReader, ServerEvent
 from .._faults import map_stream_fault
 from .._openai import read_usage
 from ..wire import ToolNames
-from ._calls import CallDelta, CallTable, Choice, Completion, Delta, ThinkSplitter, decode_chunk
+from ._calls import (
+    CallDelta,
+    CallTable,
+    Choice,
+    Completion,
+    Delta,
+    ThinkSplitter,
+    decode_chunk,
+    decode_strict,
+)
 
 _GROWING = ("text", "summary", "data")
 
@@ -73,8 +84,9 @@ _BASE_STATUS = {1001: 408, 1002: 429, 1004: 401, 1008: 402, 1039: 413, 2013: 400
 _COUNTS = ("prompt_tokens", "completion_tokens", "input_tokens", "output_tokens")
 
 
-class ChatReader:
-    """Reads one answer. ``push`` gives the chunks of an event, ``finish`` those that end the answer."""
+class ChatReader(EventReader[ServerEvent]):
+    """Reads one answer. ``push`` gives the chunks of one event, ``finish`` those that end the answer, which
+    has ``ended`` with ``[DONE]``; what a server says after that does not count."""
 
     def __init__(
         self,
@@ -85,6 +97,7 @@ class ChatReader:
         think_tags: bool = False,
         keep_reasoning: bool = False,
     ) -> None:
+        super().__init__()
         self._provider = provider
         self._origin = origin
         self._calls = CallTable(names, origin)
@@ -98,22 +111,63 @@ class ChatReader:
         self._usage_after_finish = False
         self._id: str | None = None
         self._model: str | None = None
-        self.done = False
+
+    def _fill(self, events: Iterable[ServerEvent], chunks: list[Chunk]) -> None:
+        for name, data in events:
+            if not name and data[:1] == b"{":
+                try:
+                    found = decode_strict(data)
+                except UNREADABLE:
+                    found = decode_chunk(data)
+                if (text := self._plain_text(found)) is not None:
+                    chunks.append(TextChunk(text_delta=text))
+                else:
+                    chunks += self._read(found)
+                continue
+            chunks += self.push(data, name)
+            if self.ended:
+                return
 
     def push(self, data: bytes, name: str = "") -> list[Chunk]:
         """The chunks of one event; ``name`` is what the event calls itself, mostly nothing."""
         if name == "error":
             raise map_stream_fault(_said(data), self._provider)
         if data[:1] == b"{":
-            return self.read(decode_chunk(data))
+            return self._read(decode_chunk(data))
         bare = data.strip()
         if bare == b"[DONE]":
-            self.done = True
+            self.ended = True
         elif bare:
-            return self.read(decode_chunk(bare))
+            return self._read(decode_chunk(bare))
         return []  # nothing at all is a heartbeat
 
-    def read(self, chunk: Completion) -> list[Chunk]:
+    def _plain_text(self, chunk: Completion) -> str | None:
+        """The text of a chunk that holds nothing else, as nearly every one does."""
+        choices = chunk.choices
+        if not choices or len(choices) > 1 or chunk.error or self._thinks is not None or self._thinking_field:
+            return None
+        choice = choices[0]
+        delta = choice.delta
+        if (
+            delta is None
+            or type(delta.content) is not str
+            or not delta.content
+            or choice.finish_reason is not None
+            or choice.index != 0
+            or delta.tool_calls is not None
+            or delta.reasoning_content is not None
+            or delta.reasoning is not None
+            or delta.reasoning_details is not None
+            or delta.images is not None
+            or choice.error is not None
+        ):
+            return None
+        self._streamed = True
+        if chunk.usage is not None or choice.usage is not None or chunk.x_groq is not None:
+            self._note(chunk, choice)
+        return delta.content
+
+    def _read(self, chunk: Completion) -> list[Chunk]:
         choices = chunk.choices
         if not choices or chunk.error:
             self._refuse(chunk)
@@ -122,26 +176,6 @@ class ChatReader:
         choice = choices[0]
         if len(choices) > 1 or choice.index != 0:
             return self._several(chunk, choices)
-        delta = choice.delta
-        # Nearly every chunk: one piece of text and nothing else.
-        if (
-            delta is not None
-            and type(delta.content) is str
-            and delta.content
-            and choice.finish_reason is None
-            and delta.tool_calls is None
-            and delta.reasoning_content is None
-            and delta.reasoning is None
-            and self._thinks is None
-            and delta.reasoning_details is None
-            and delta.images is None
-            and choice.error is None
-            and not self._thinking_field
-        ):
-            self._streamed = True
-            if chunk.usage is not None or choice.usage is not None or chunk.x_groq is not None:
-                self._note(chunk, choice)
-            return [TextChunk(text_delta=delta.content)]
         return self._one(chunk, choice)
 
     def _several(self, chunk: Completion, choices: list[Choice]) -> list[Chunk]:
@@ -173,7 +207,7 @@ class ChatReader:
         Some servers never say [DONE]. Without it calls count as complete only when the usage, which
         comes last, has come: more calls may follow a first finish reason.
         """
-        if self.done or (self._reason is not None and (not self._calls or self._usage_after_finish)):
+        if self.ended or (self._reason is not None and (not self._calls or self._usage_after_finish)):
             return ""
         return "before its tool calls were complete" if self._calls else "in the middle of the answer"
 

@@ -21,6 +21,7 @@ from turnlog.contract import (
 )
 
 from .._answer import as_object
+from .._base import batched
 from .._config import CAPABLE, ModelConfig, ModelRequest
 from .._openai import (
     OpenAIConfig,
@@ -34,7 +35,6 @@ from .._openai import (
     write_body,
 )
 from .._turns import Wire
-from ..http._exchange import raw_event
 from ..wire import ToolNames, is_strict, object_schema, safe_name
 from ._input import Form, InputWriter
 from ._items import FAMILY
@@ -224,7 +224,10 @@ class OpenAIResponsesModel(OpenAIModel[OpenAIResponsesConfig]):
                 f"or use openai-chat:{config.model_id}",
             )
 
-    async def _stream(self, request: ModelRequest[OpenAIResponsesConfig]) -> AsyncGenerator[Chunk, None]:
+    @batched
+    async def _stream(
+        self, request: ModelRequest[OpenAIResponsesConfig]
+    ) -> AsyncGenerator[list[Chunk], None]:
         config = request.config
         base, quirks = self._url(config), self._quirks(config)
         form = _form(base, config, quirks)
@@ -239,18 +242,16 @@ class OpenAIResponsesModel(OpenAIModel[OpenAIResponsesConfig]):
         )
         address, headers = _address(base, config, quirks), self._auth(config, quirks)
         async with self._send(request, address, body, headers, quirks.provider) as exchange:
-            yield StreamStart(model_id=config.model_id, request_id=exchange.request_id)
+            yield [StreamStart(model_id=config.model_id, request_id=exchange.request_id)]
             async for events in exchange.sse():
-                for name, data in events:
-                    if request.raw is not None:
-                        request.raw.append(raw_event(name, data))
-                    chunks = reader.push(name, data)
+                for chunks in reader.batches(events, request.raw):
                     if reader.ended:
                         exchange.finished()
-                    for chunk in chunks:
-                        yield chunk
-                    if reader.ended:
-                        return
+                    yield chunks
+                if reader.failure is not None:
+                    raise reader.failure
+                if reader.ended:
+                    return
             raise exchange.unfinished()
 
 

@@ -2,12 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 from turnlog.contract import AgentError, Chunk, JsonObject, TextChunk, TokenUsage
 
-from .._answer import AnswerWriter, PartKind, as_list, as_object, as_text
+from .._answer import (
+    UNREADABLE,
+    AnswerWriter,
+    EventReader,
+    PartKind,
+    ServerEvent,
+    as_list,
+    as_object,
+    as_text,
+)
 from .._faults import map_stream_fault
 from .._openai import read_usage
 from ..wire import ToolNames
@@ -32,11 +41,8 @@ _TICKS = 1e-10
 """xAI counts cost in these shares of a dollar."""
 
 
-class ResponsesReader:
-    """Follows one answer, event by event; ``ended`` once the provider said that it is complete.
-
-    ``limit`` is the longest answer that was asked for; see :class:`Output` for the rest.
-    """
+class ResponsesReader(EventReader[ServerEvent]):
+    """``limit`` is the longest answer that was asked for; see :class:`Output` for the rest."""
 
     def __init__(
         self,
@@ -48,6 +54,7 @@ class ResponsesReader:
         stored: bool = False,
         limit: int | None = None,
     ) -> None:
+        super().__init__()
         self._provider = provider
         self._limit = limit
         self._writer = AnswerWriter(model, FAMILY)
@@ -55,29 +62,44 @@ class ResponsesReader:
         self._number: Any = None
         self._recent: dict[int, bytes] = {}
         self._counts = True
-        self.ended = False
+
+    def _fill(self, events: Iterable[ServerEvent], chunks: list[Chunk]) -> None:
+        decode, output = read_event.strict, self._output
+        for name, data in events:
+            try:
+                event = decode(data)
+            except UNREADABLE:
+                chunks += self.push(name, data)
+                if self.ended:
+                    return
+                continue
+            if event.type == "response.output_text.delta":
+                section, delta = output.speaking, event.delta
+                # Nearly every event: more of the text that is being said.
+                if (
+                    section is not None
+                    and type(delta) is str
+                    and delta
+                    and not section.over
+                    and section is output.section_of(event)
+                ):
+                    if not self._repeats(event.sequence_number, data):
+                        section.pieces.append(delta)
+                        chunks.append(TextChunk(text_delta=delta))
+                    continue
+            chunks += self._push(event, name, data)
+            if self.ended:
+                return
 
     def push(self, name: str, data: bytes) -> Sequence[Chunk]:
         """The chunks of one event. Raises what the provider says is wrong."""
-        if data.strip() == b"[DONE]":
-            return ()
-        event = read_event(data)
+        return () if data.strip() == b"[DONE]" else self._push(read_event(data), name, data)
+
+    def _push(self, event: Event, name: str, data: bytes) -> Sequence[Chunk]:
         if not event.type:
             event.type = name
         if self._repeats(event.sequence_number, data):
             return ()
-        if event.type == "response.output_text.delta":
-            section, delta = self._output.speaking, event.delta
-            # Nearly every event: more of the text that is being said.
-            if (
-                section is not None
-                and type(delta) is str
-                and delta
-                and not section.over
-                and section is self._output.section_of(event)
-            ):
-                section.pieces.append(delta)
-                return (TextChunk(text_delta=delta),)
         self._read(event, data)
         return self._writer.take()
 
