@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from ._base import Chunk as Chunk
     from ._base import ErrorMapper as ErrorMapper
     from ._base import Model as Model
+    from ._base import batched as batched
     from ._catalog import BUILT_IN as BUILT_IN
     from ._catalog import ENTRY_POINT_GROUP as ENTRY_POINT_GROUP
     from ._catalog import load_model as load_model
@@ -41,7 +42,7 @@ else:
     __getattr__, __dir__ = lazy(
         __name__,
         {
-            "._base": "Chunk ErrorMapper Model",
+            "._base": "Chunk ErrorMapper Model batched",
             "._catalog": "BUILT_IN ENTRY_POINT_GROUP load_model",
             "._config": "CacheConfig ModelConfig ModelInfo ModelRequest PromptPart build_config",
             ".router": "HealthView ProviderRouter Route RouteContext RoutePolicy RouterNotice by_role"

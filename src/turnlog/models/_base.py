@@ -46,7 +46,7 @@ _BATCHES = "_batches"
 
 def batched(
     stream: Callable[P, AsyncGenerator[Sequence[Chunk], None]],
-) -> Callable[P, AsyncGenerator[Chunk, None]]:
+) -> Callable[P, AsyncIterator[Chunk]]:
     """Make ``_stream`` of a method that yields the chunks which came together as one list.
 
     The base reads the lists; a subclass that calls ``super()._stream(request)`` gets chunk after chunk.

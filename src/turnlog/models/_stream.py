@@ -134,7 +134,6 @@ class DeltaStream:
         """The provider's id → all calls that were given it and are not held back."""
         self._in_call: _Call | None = None  # the call that the last content belonged to
         self._queue: list[MessageDelta] = []
-        self._now = ""
         self._halves = Halves()
         self._raw = raw
         self.failure: Exception | None = None
@@ -151,7 +150,7 @@ class DeltaStream:
         """The deltas of chunks that came together, up to the end of the stream or to what breaks a rule."""
         queue: list[MessageDelta] = []
         self._queue = queue
-        self._now = now = self._clock.now()
+        now = ""
         grammar, waiting, run_id = self._grammar, self._halves.waiting, self._run_id
         try:
             for chunk in chunks:
@@ -164,11 +163,14 @@ class DeltaStream:
                     if text:
                         self._in_call = None
                     self._seq = seq = self._seq + 1
+                    now = now or self._clock.now()  # one moment for all that came together
                     queue.append(TextDelta(run_id=run_id, seq=seq, payload=chunk, timestamp=now))
                 elif type(chunk) is CallArgs:
-                    self._args(chunk)
+                    now = now or self._clock.now()
+                    self._args(chunk, now)
                 elif isinstance(chunk, _CHUNKS):  # pyright: ignore[reportUnnecessaryIsInstance]
                     self._rare(chunk)
+                    now = ""
                     if grammar.state == "ended":
                         break
                 else:
@@ -181,7 +183,6 @@ class DeltaStream:
 
     def fail(self, error: StreamError) -> ErrorDelta:
         """The last delta of a stream that failed."""
-        self._now = self._clock.now()
         delta = self._failed(error)
         return self._with_raw(delta) if self._raw else delta
 
@@ -191,9 +192,9 @@ class DeltaStream:
 
     def _place(self) -> dict[str, Any]:
         self._seq += 1
-        return {"run_id": self._run_id, "seq": self._seq, "timestamp": self._now}
+        return {"run_id": self._run_id, "seq": self._seq, "timestamp": self._clock.now()}
 
-    def _args(self, chunk: CallArgs) -> None:
+    def _args(self, chunk: CallArgs, now: str) -> None:
         call = self._calls.get(chunk.tool_call_id)
         if call is None:
             raise _protocol(f"arguments for call {chunk.tool_call_id!r}, which never started")
@@ -208,9 +209,7 @@ class DeltaStream:
             return
         self._seq = seq = self._seq + 1
         payload = CallArgs(tool_call_id=call.our_id, args_text_delta=text)
-        self._queue.append(
-            ToolCallArgsDelta(run_id=self._run_id, seq=seq, payload=payload, timestamp=self._now)
-        )
+        self._queue.append(ToolCallArgsDelta(run_id=self._run_id, seq=seq, payload=payload, timestamp=now))
 
     def _rare(self, chunk: Chunk) -> None:
         match chunk:
@@ -241,7 +240,7 @@ class DeltaStream:
             case CallStart():
                 self._start_call(_sound(chunk))
             case CallArgs():
-                self._args(chunk)
+                self._args(chunk, self._clock.now())
             case CallEnd():
                 self._end_call(_sound(chunk))
             case StreamDone():

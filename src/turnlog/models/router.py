@@ -7,7 +7,7 @@ order of preference; the router skips those that rest.
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Mapping, Sequence
+from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping, Sequence
 from contextlib import aclosing
 from dataclasses import dataclass
 from logging import DEBUG, getLogger
@@ -31,7 +31,7 @@ from turnlog.contract import (
     UsageDelta,
 )
 
-from ._base import Model
+from ._base import Model, batched
 from ._catalog import load_model
 from ._config import ModelConfig, ModelInfo, ModelRequest
 
@@ -309,32 +309,32 @@ class ProviderRouter(Model[RouterConfig]):
                 "ConfigInvalid", f"the router's policy raised {type(error).__name__}: {error}", cause=error
             ) from error
 
-    async def _stream(self, request: ModelRequest[RouterConfig]) -> AsyncIterator[Chunk]:
+    @batched
+    async def _stream(self, request: ModelRequest[RouterConfig]) -> AsyncGenerator[list[Chunk], None]:
         names, reason = self._choose(request.metadata)
         for position, name in enumerate(names):
             is_last = position == len(names) - 1
             self._tell("choice", name, request.metadata, reason=reason)
             failure: StreamError | None = None
             shown = False
-            async with aclosing(self._attempt(name, reason, request)) as chunks:
-                async for chunk in chunks:
-                    if isinstance(chunk, StreamError):
-                        failure = chunk
+            async with aclosing(self._attempt(name, reason, request)) as batches:
+                async for chunks in batches:
+                    if isinstance(chunks[0], StreamError):
+                        failure = chunks[0]
                         break
                     shown = True
-                    yield chunk
+                    yield chunks
             if failure is None:
                 return
             if shown or is_last or not failure.retryable:
-                if not shown:
-                    yield self._start(name, reason)
-                yield failure
+                yield [failure] if shown else [self._start(name, reason), failure]
                 return
             reason = f"failover: {name} failed with {failure.error_code}"
 
     async def _attempt(
         self, name: str, reason: str, request: ModelRequest[RouterConfig]
-    ) -> AsyncGenerator[Chunk, None]:
+    ) -> AsyncGenerator[list[Chunk], None]:
+        """The chunks that came together; an error stands alone, in a list of its own."""
         model = self._routes[name].model
         health = self._health[name]
         began = self._clock.monotonic()
@@ -351,30 +351,35 @@ class ProviderRouter(Model[RouterConfig]):
             **_handed_on(request),
         )
         held: list[Chunk] = []
-        async with aclosing(stream) as deltas:
-            async for delta in deltas:
-                if first is None and delta.kind in _CONTENT:
-                    first = self._clock.monotonic() - began
-                self._observe(name, request.metadata, delta)
-                match delta:
-                    case StartDelta():
-                        held.append(self._start(name, reason, delta.payload))
-                    case ErrorDelta():
-                        info = _info(delta.payload)
-                        health.failed(info)
-                        self._tell("failure", name, request.metadata, error=info)
-                        yield delta.payload
-                        return
-                    case UsageDelta() if held:
-                        held.append(delta.payload)
-                    case _:
-                        # Only now: until there is content, another route may still answer.
-                        for chunk in held:
-                            yield chunk
-                        held.clear()
-                        if isinstance(delta, DoneDelta):
-                            health.succeeded(first)  # now: nobody reads on after the terminal
-                        yield delta.payload
+        async with aclosing(stream.batches) as batches:
+            async for deltas in batches:
+                chunks: list[Chunk] = []
+                for delta in deltas:
+                    if first is None and delta.kind in _CONTENT:
+                        first = self._clock.monotonic() - began
+                    self._observe(name, request.metadata, delta)
+                    match delta:
+                        case StartDelta():
+                            held.append(self._start(name, reason, delta.payload))
+                        case ErrorDelta():
+                            info = _info(delta.payload)
+                            health.failed(info)
+                            self._tell("failure", name, request.metadata, error=info)
+                            if chunks:
+                                yield chunks
+                            yield [delta.payload]
+                            return
+                        case UsageDelta() if held:
+                            held.append(delta.payload)
+                        case _:
+                            # Only now: until there is content, another route may still answer.
+                            chunks += held
+                            held.clear()
+                            if isinstance(delta, DoneDelta):
+                                health.succeeded(first)  # now: nobody reads on after the terminal
+                            chunks.append(delta.payload)
+                if chunks:
+                    yield chunks
 
     def _start(self, name: str, reason: str, given: StreamStart | None = None) -> StreamStart:
         target = self._routes[name].model.descriptor

@@ -7,6 +7,7 @@ from collections.abc import AsyncIterator, Mapping
 from functools import cache
 from typing import Any, cast
 
+import h11
 import httpx2
 import msgspec
 
@@ -73,30 +74,58 @@ class Httpx2Transport:
         await self._client.aclose()
 
 
+def _parser_of(response: httpx2.Response) -> h11.Connection | None:
+    """The parser that the client reads this answer with, where it is found: httpx2 keeps it to itself."""
+    found: Any = response.stream
+    for name in ("_stream", "_httpcore_stream", "_stream", "_connection", "_h11_state"):
+        found = getattr(found, name, None)
+    return found if isinstance(found, h11.Connection) else None
+
+
 class Httpx2Answer:
     def __init__(self, response: httpx2.Response) -> None:
         self.status: int = response.status_code
         self.headers: Mapping[str, str] = response.headers
         self._response = response
         self._source: AsyncIterator[bytes] | None = None
+        self._parser = _parser_of(response)
+        self._ended = self._told = False  # the end is read; the reader knows of it
+        self._failure: Exception | None = None
 
     async def read(self) -> bytes:
         if self._source is None:
             self._source = aiter(self._response.stream)  # type: ignore[arg-type]
+        if self._failure is not None:
+            raise _translate(self._failure)
         try:
-            while True:
+            while not self._ended:
                 if piece := await anext(self._source):
-                    return piece
+                    return piece if self._parser is None else self._with_more(piece, self._parser)
+            self._told = True
+            return b""
         except StopAsyncIteration:
             return b""
         except _FAILURES as error:
             raise _translate(error) from error
+
+    def _with_more(self, piece: bytes, parser: h11.Connection) -> bytes:
+        """``piece`` and what came with it: the client hands out each chunk of the encoding by itself."""
+        pieces = [piece]
+        try:
+            while isinstance(event := parser.next_event(), h11.Data):
+                pieces.append(event.data)
+            self._ended = isinstance(event, h11.EndOfMessage)
+        except h11.RemoteProtocolError as error:  # what came before it is good
+            self._failure = error
+        return piece if len(pieces) == 1 else b"".join(pieces)
 
     async def close(self) -> None:
         try:
             close = getattr(self._source, "aclose", None)
             if close is not None:
                 await close()
+            if self._ended and not self._told:  # left before its end, so the connection is not to be kept
+                await self._response.extensions["network_stream"].aclose()
         finally:
             await self._response.aclose()
 

@@ -24,6 +24,7 @@ MAX_TOTAL = 512 * 1024 * 1024
 _BOM = b"\xef\xbb\xbf"
 _INFLATE_STEP = 256 * 1024
 _GRACE = 0.02
+_CR = ord("\r")
 
 
 class SSEReader:
@@ -119,23 +120,23 @@ class SSEReader:
 def _of_one_shape(piece: bytes) -> list[ServerEvent] | None:
     """The events of a piece that holds whole ones of one shape and nothing else: they take up all its line
     feeds. None for any other piece."""
-    if b"\r" in piece:
+    if _CR in piece:
         piece = piece.replace(b"\r\n", b"\n")
-    if piece[-2:] != b"\n\n" or b"\r" in piece:
+    if piece[-2:] != b"\n\n" or _CR in piece:
         return None
-    feeds = piece.count(b"\n")
+    first, last = piece.find(b"\n"), len(piece) - 2
     if piece[:7] == b"data: {":
-        if feeds == 2:
+        if first == last:
             return [("", piece[6:-2])]
         found = piece[6:-2].split(b"\n\ndata: ")
-        if feeds == 2 * len(found):
+        if piece.count(b"\n") == 2 * len(found):
             return [("", data) for data in found if data.strip()]
-    elif piece[:7] == b"event: ":
+    elif piece[:7] == b"event: " and piece[first : first + 8] == b"\ndata: {":
+        if piece.find(b"\n", first + 1) == last:
+            return [(_name(piece[7:first]), piece[first + 7 : -2])]
         count = piece.count(b"\n\nevent: ") + 1
         lines = piece[7:-2].replace(b"\n\nevent: ", b"\ndata: ").split(b"\ndata: ")
-        if feeds == 3 * count and len(lines) == 2 * count:
-            if count == 1 and lines[1][:1] == b"{":
-                return [(_name(lines[0]), lines[1])]
+        if piece.count(b"\n") == 3 * count and len(lines) == 2 * count:
             data = lines[1::2]
             if all(map(_OBJECT, data)):
                 return list(zip(map(_name, lines[::2]), data, strict=True))
