@@ -221,7 +221,7 @@ NONSENSE: dict[str, Own] = {
     "html": Own(other=LoopbackAnswer(body=b"<html>Sign in</html>", headers={"content-type": "text/html"})),
     "no text": Own(other=LoopbackAnswer(body=b"\xff\xfe\x00\x01" * 40)),
     "deep": Own(other=LoopbackAnswer(body=b'{"data":' + b"[" * 200_000)),
-    "endless": Own(other=LoopbackAnswer(body=b'{"data":[' + b" " * 3_000_000)),
+    "a flood": Own({"/v1/models": {**everywhere(8192)["/v1/models"], "more": "x" * 3_000_000}}),
     "empty": Own(other=LoopbackAnswer()),
     "forbidden": Own(other=LoopbackAnswer.json({"error": "who are you?"}, status=401)),
     "failing": Own(other=LoopbackAnswer.json({}, status=500)),
