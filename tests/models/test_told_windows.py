@@ -377,4 +377,6 @@ async def test_a_local_model_without_a_window_learns_what_its_weights_allow() ->
     await asking
     assert model.told_window(model.descriptor) == model.model_info().context_window == 8192
     await model.close()
-    assert LocalModel().ask_window(LocalModel().descriptor) is None, "that of the configuration counts"
+    known = LocalModel()
+    assert known.ask_window(known.descriptor) is None, "that of the configuration is what it serves"
+    assert known.told_window(known.descriptor) == 8192, "and is in the log"

@@ -157,12 +157,13 @@ class Loopback:
         self.connections += 1
         try:
             while (request := await _read_request(reader)) is not None:
+                self.requests.append(request)
                 answer = self.answers[min(self._played, len(self.answers) - 1)]
                 if request.method == "GET" and request.path.endswith(_ABOUT) and not callable(answer):
+                    self.requests.pop()
                     if not await _play(_NOTHING, reader, writer):
                         break
                     continue
-                self.requests.append(request)
                 self._asked.set()
                 self._played += 1
                 if callable(answer):

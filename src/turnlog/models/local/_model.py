@@ -267,8 +267,10 @@ class LocalModel(Model[LocalConfig]):
                 await asking
 
     def told_window(self, target: ModelInvocationDescriptor) -> int | None:
+        if target != self.descriptor:
+            return None
         adapter = self._adapters.get("chat")
-        return adapter.told_window(adapter.descriptor) if adapter and target == self.descriptor else None
+        return self._config.n_ctx or (adapter.told_window(adapter.descriptor) if adapter else None)
 
     async def _stream(self, request: ModelRequest[LocalConfig]) -> AsyncGenerator[Chunk, None]:
         config = request.config
