@@ -27,6 +27,7 @@ from turnlog.loop import (
     ExportFormat,
     Glance,
     Hit,
+    Log,
     PendingAnswer,
     RerunPreview,
     Saw,
@@ -147,17 +148,25 @@ async def show_session(call: Call) -> SessionView:
     found = await call.server.store.sessions(parent=call.session_id)
     driver = await session.driver()
     state = AgentState.of(log.state)
+    pending, questions = await _waiting(call, log)
     return SessionView(
         info=await _info(call),
         state=state,
         timeline=log.timeline,
-        pending=await session.pending(),
-        questions=await session.questions(),
+        pending=pending,
+        questions=questions,
         branches=found,
         driver=driver,
         undriven=driver is None and state.status in RUNNING,
         can_run=call.server.agent is not None,
     )
+
+
+async def _waiting(call: Call, log: Log) -> tuple[list[PendingApproval], list[PendingAnswer]]:
+    """What waits for a human. Only in an open run does anything, and finding it reads the whole log."""
+    if not log.state.is_open:
+        return [], []
+    return await call.session.pending(), await call.session.questions()
 
 
 async def _info(call: Call) -> SessionInfo:
@@ -263,11 +272,12 @@ class StateView(Value, frozen=True, kw_only=True):
 async def show_state(call: Call) -> StateView:
     log = await call.server.logs.get(call.session_id)
     status = AgentState.of(log.state).status
+    pending, questions = await _waiting(call, log)
     return StateView(
         status=status,
         undriven=status in RUNNING and await call.session.driver() is None,
-        pending=await call.session.pending(),
-        questions=await call.session.questions(),
+        pending=pending,
+        questions=questions,
     )
 
 
