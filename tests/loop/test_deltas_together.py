@@ -10,8 +10,9 @@ from typing import Any
 import pytest
 
 from models.streams_in_pieces import PROTOCOLS, place_of, speaking
-from turnlog import Agent
+from turnlog import Agent, events
 from turnlog.contract import (
+    CallArgs,
     Chunk,
     ModelCallFailed,
     RetryPolicy,
@@ -19,9 +20,14 @@ from turnlog.contract import (
     StreamDone,
     StreamStart,
     TextChunk,
+    TextDelta,
+    ThinkingChunk,
+    ThinkingDelta,
+    ToolCallArgsDelta,
 )
 from turnlog.history import MemoryStore, verify
 from turnlog.loop import Hooks, replay
+from turnlog.loop._events import Hub
 from turnlog.models import Model, ModelRequest
 from turnlog.models._base import batched
 
@@ -183,3 +189,87 @@ async def _calls(count: int) -> int:
 async def test_an_event_more_in_a_piece_costs_few_calls() -> None:
     few, many = await _calls(40), await _calls(240)
     assert (many - few) / 200 <= 10
+
+
+# ── what is kept of a run for those who come late ──
+
+
+def _event(number: int, delta: Any) -> RunEvent:
+    kind = {"text": events.TextDelta, "thinking": events.ThinkingDelta}.get(delta.kind, events.ToolCallDelta)
+    place = {"session_id": "s", "run_id": "r", "timestamp": delta.timestamp}
+    return kind(seq=number, **place, model_call_index=1, attempt=1, delta=delta)
+
+
+def _shown(count: int) -> list[RunEvent]:
+    """Events of text, thoughts and two calls in turn, with pieces that end a part and numbers left out."""
+    told: list[RunEvent] = []
+    for at in range(count):
+        place: dict[str, Any] = {"run_id": "r", "seq": at + 1, "timestamp": f"t{at // 3}"}
+        data = {"origin": "x"} if at % 41 == 0 else None
+        match at // 30 % 3:
+            case 0:
+                payload: Any = TextChunk(text_delta=f"{at} ", provider_data=data)
+                delta: Any = TextDelta(payload=payload, **place)
+            case 1:
+                payload = ThinkingChunk(text_delta=f"{at} ", provider_data=data)
+                delta = ThinkingDelta(payload=payload, **place)
+            case _:
+                payload = CallArgs(
+                    tool_call_id=f"call_{at % 2 if at % 7 == 0 else 0}", args_text_delta=f"{at}"
+                )
+                delta = ToolCallArgsDelta(payload=payload, **place)
+        told.append(_event(1_000 + at + at // 50 * 10, delta))
+    return told
+
+
+async def _seen(hub: Hub, after: int) -> list[RunEvent]:
+    return [event async for event in hub.events(after)]
+
+
+@pytest.mark.parametrize("together", [1, 7, 500])
+async def test_a_late_watcher_sees_every_event_as_it_was(together: int) -> None:
+    told, hub = _shown(500), Hub()
+    for at in range(0, len(told), together):
+        if together == 1:
+            hub.add(told[at])
+        else:
+            hub.publish(told[at : at + together])
+    hub.close()
+    assert (hub.first, hub.last) == (told[0].seq, told[-1].seq)
+    for after in (0, told[0].seq, told[29].seq, told[77].seq, told[250].seq + 3, told[-1].seq):
+        assert await _seen(hub, after) == [event for event in told if event.seq > after]
+
+
+async def test_a_watcher_that_reads_slowly_misses_nothing_that_is_kept_meanwhile() -> None:
+    told, hub, seen = _shown(400), Hub(), list[RunEvent]()
+    for event in told[:100]:
+        hub.add(event)
+    left = iter(told[100:])
+    async for event in hub.events(0):
+        seen.append(event)
+        for _ in range(3):
+            if (more := next(left, None)) is not None:
+                hub.add(more)
+        if len(seen) == len(told):
+            break
+    assert seen == told
+
+
+async def test_a_long_run_keeps_its_newest_events() -> None:
+    told, hub = _shown(25_000), Hub()
+    for event in told:
+        hub.add(event)
+    hub.close()
+    kept = await _seen(hub, 0)
+    assert kept == told[-len(kept) :] and 9_000 <= len(kept) <= 20_100
+    assert hub.first == kept[0].seq
+
+
+async def test_what_is_kept_of_a_text_is_little_more_than_the_text() -> None:
+    """Counted in objects: of a thousand pieces hardly an event, a delta or a chunk is left."""
+    hub = Hub()
+    for at in range(1_000):
+        chunk = TextChunk(text_delta="word ")
+        hub.add(_event(at + 1, TextDelta(run_id="r", seq=at + 1, payload=chunk, timestamp="t")))
+    kept = sum(isinstance(one, events.TextDelta) for one in (*hub._events, *hub._packed))
+    assert kept <= 100 and len(hub._packed) < 10

@@ -7,7 +7,9 @@ whichever process drives the run, and the events of entries can be made again fr
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+import asyncio
+from bisect import bisect_right
+from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Sequence
 from typing import Any, TypeAlias
 
 import msgspec
@@ -377,3 +379,170 @@ class Outbox:
         _loop.debug("%s %s: %s → %s", self._session.session_id, self.run_id, self.status, status)
         self.add(events.StatusChanged, status=status, previous=self.status)
         self.status = status
+
+
+# ── the events of a run, kept for those who watch it ──
+
+_KEPT = 10_000
+"""Events that are kept for watchers who come late or read slowly."""
+
+_LOOSE = 16
+"""How many of them may wait until they are kept in fewer bytes."""
+
+_PIECES = {"text": "text_delta", "thinking": "text_delta", "tool_call_args": "args_text_delta"}
+"""Kind of delta that is a piece of a text → the field that has it."""
+
+
+class _Said:
+    """Events of deltas that continue each other, kept as the first of them and the pieces of text: most of
+    what a run shows, and the text itself is kept by the answer anyway."""
+
+    __slots__ = ("_field", "_first", "_pieces", "_times", "seq")
+
+    def __init__(self, first: Any, field: str) -> None:
+        self._first = first
+        self._field = field
+        self._pieces: list[str] = [getattr(first.delta.payload, field)]
+        self._times: list[str] = [first.timestamp]
+        self.seq: int = first.seq
+        """The number of the last one."""
+
+    @property
+    def first(self) -> int:
+        return self._first.seq
+
+    def __len__(self) -> int:
+        return len(self._pieces)
+
+    def take(self, event: Any) -> bool:
+        """Add ``event``; False when it does not continue what is here."""
+        first, delta, count = self._first, event.delta, len(self._pieces)
+        payload, begun = delta.payload, first.delta
+        if (
+            event.seq != self.seq + 1
+            or delta.seq != begun.seq + count
+            or delta.kind != begun.kind
+            or count == _KEPT // 10
+        ):
+            return False
+        if delta.kind == "tool_call_args":
+            if payload.tool_call_id != begun.payload.tool_call_id:
+                return False
+        elif payload.provider_data is not None or begun.payload.provider_data is not None:
+            return False
+        self._pieces.append(getattr(payload, self._field))
+        self._times.append(event.timestamp)
+        self.seq += 1  # last: a watcher in another thread may be reading
+        return True
+
+    def between(self, number: int, last: int) -> Iterator[RunEvent]:
+        """The events with numbers above ``number``, up to ``last``."""
+        first, replace = self._first, msgspec.structs.replace
+        for at in range(max(0, number - first.seq + 1), min(len(self._pieces), last - first.seq + 1)):
+            time = self._times[at]
+            payload = replace(first.delta.payload, **{self._field: self._pieces[at]})
+            delta = replace(first.delta, seq=first.delta.seq + at, payload=payload, timestamp=time)
+            yield replace(first, seq=first.seq + at, timestamp=time, delta=delta)
+
+
+class Hub:
+    """Belongs to the event loop that drives the run; watchers may be in others."""
+
+    __slots__ = ("_count", "_events", "_packed", "_watchers", "closed")
+
+    def __init__(self) -> None:
+        self._events: list[RunEvent] = []
+        """The newest."""
+        self._packed: list[RunEvent | _Said] = []
+        self._count = 0
+        self._watchers: dict[asyncio.Event, asyncio.AbstractEventLoop] = {}
+        self.closed = False
+
+    @property
+    def first(self) -> int | None:
+        """The number of the oldest event that is kept."""
+        for oldest in (*self._packed[:1], *self._events[:1]):
+            return oldest.first if isinstance(oldest, _Said) else oldest.seq
+        return None
+
+    @property
+    def last(self) -> int | None:
+        """The number of the newest event."""
+        for newest in (*self._events[-1:], *self._packed[-1:]):
+            return newest.seq
+        return None
+
+    def add(self, event: RunEvent) -> None:
+        self._events.append(event)
+        if self._watchers or len(self._events) > _LOOSE:
+            self.publish(())
+
+    def publish(self, told: Sequence[RunEvent]) -> None:
+        self._events.extend(told)
+        if len(self._events) > _LOOSE:
+            self._pack()
+        if self._watchers:
+            self._wake()
+
+    def _pack(self) -> None:
+        packed = self._packed
+        for event in self._events:
+            pieces = isinstance(event, events.TextDelta | events.ThinkingDelta | events.ToolCallDelta)
+            field = _PIECES.get(event.delta.kind) if pieces else None
+            if field is None:
+                packed.append(event)
+            elif not (packed and isinstance(last := packed[-1], _Said) and last.take(event)):
+                packed.append(_Said(event, field))
+        self._count += len(self._events)
+        self._events = []  # now: whoever looks from another thread finds each event in one of the two
+        if self._count > 2 * _KEPT:
+            gone = 0
+            while self._count > _KEPT:
+                oldest = packed[gone]
+                self._count -= len(oldest) if isinstance(oldest, _Said) else 1
+                gone += 1
+            del packed[:gone]
+
+    def close(self) -> None:
+        """The run is not driven here any more."""
+        self.closed = True
+        self._wake()
+
+    def _wake(self) -> None:
+        for event, loop in list(self._watchers.items()):
+            if not loop.is_closed():
+                loop.call_soon_threadsafe(event.set)
+
+    async def events(self, after: int) -> AsyncIterator[RunEvent]:
+        """Events with numbers above ``after``, until the hub is closed. A watcher that reads too slowly
+        misses what is no longer kept; the log has the entries."""
+        news = asyncio.Event()
+        self._watchers[news] = asyncio.get_running_loop()
+        try:
+            while True:
+                news.clear()
+                closed = self.closed
+                for event in self._after(after):
+                    after = event.seq
+                    yield event
+                if closed:
+                    return
+                if (last := self.last) is None or last <= after:
+                    await news.wait()
+        finally:
+            del self._watchers[news]
+
+    def _after(self, number: int) -> Iterator[RunEvent]:
+        newest = self._events[:]  # first, as they are packed in the other order
+        packed = self._packed[bisect_right(self._packed, number, key=_number) :]
+        reached = packed[-1].seq if packed else number  # the last text may grow while it is read
+        for kept in packed:
+            if isinstance(kept, _Said):
+                yield from kept.between(number, reached)
+            else:
+                yield kept
+        yield from (event for event in newest if event.seq > reached)
+
+
+def _number(kept: RunEvent | _Said) -> int:
+    return kept.seq
