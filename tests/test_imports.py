@@ -32,6 +32,43 @@ if loaded: sys.exit(f"import turnlog also loads {{loaded}}")
     assert (run.returncode, run.stdout, run.stderr) == (0, "", "")
 
 
+HELP = """import sys
+sys.argv = ["turnlog", "--help"]
+from turnlog.cli import main
+try:
+    main()
+except SystemExit:
+    pass"""
+STARTS = {
+    "import turnlog": ("import turnlog", 70, f"{LOADED_WHEN_USED} asyncio logging inspect msgspec"),
+    "the first agent": (
+        "from turnlog import Agent",
+        340,
+        f"{LOADED_WHEN_USED} email http turnlog.cli turnlog.mcp turnlog.server turnlog.transcript "
+        "turnlog.history.sqlite turnlog.models.openai_chat turnlog.models.http turnlog.testing",
+    ),
+    "turnlog --help": (
+        HELP,
+        230,
+        "httpx2 aiohttp apsw asyncio email ssl turnlog.loop turnlog.models turnlog.runtime turnlog.tools "
+        "turnlog.context turnlog.history.sqlite turnlog.mcp turnlog.server turnlog.evals",
+    ),
+}
+
+
+@pytest.mark.parametrize("start", STARTS)
+def test_a_start_loads_few_modules_and_no_heavy_one(start: str) -> None:
+    """Counted and not timed, so that a slow machine changes nothing."""
+    code, most, heavy = STARTS[start]
+    script = f"{code}\nimport sys\nprint('LOADED', *sys.modules)"
+    run = subprocess.run(
+        [sys.executable, "-I", "-c", script], capture_output=True, text=True, check=True, timeout=200
+    )
+    loaded = run.stdout.rpartition("LOADED ")[2].split()
+    assert sorted(set(heavy.split()) & set(loaded)) == []
+    assert len(loaded) <= most
+
+
 def test_contract_stands_on_msgspec_and_the_standard_library() -> None:
     allowed = sys.stdlib_module_names | {"msgspec", "turnlog"}
     strangers: list[str] = []

@@ -12,7 +12,7 @@ from turnlog.contract import AgentError
 from ._agent import agent_options, make_agent
 
 
-@click.command("acp", short_help="Serve an agent to an editor (Agent Client Protocol).")
+@click.command("acp")
 @agent_options
 def acp_command(as_json: bool, **options: Any) -> None:
     """Serve an agent to an editor over standard input and output, by the Agent Client Protocol.

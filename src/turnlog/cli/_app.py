@@ -3,7 +3,6 @@ the commands to type next."""
 
 from __future__ import annotations
 
-import asyncio
 import codecs
 import getpass
 import io
@@ -37,54 +36,60 @@ FAILED, WAITS, INTERRUPTED = 1, 3, 130
 
 
 class Commands(click.Group):
-    """Loads the module of a command when the command is used."""
+    """Loads the module of a command when the command is used: the list of all of them needs none."""
 
-    modules = {
-        "chat": "_chat",
-        "code": "_chat",
-        "run": "_run",
-        "map": "_run",
-        "resume": "_run",
-        "approve": "_control",
-        "answer": "_control",
-        "abort": "_control",
-        "pause": "_control",
-        "send": "_control",
-        "sessions": "_log",
-        "show": "_show",
-        "files": "_files",
-        "context": "_log",
-        "compact": "_compact",
-        "replay": "_log",
-        "fork": "_log",
-        "rerun": "_rerun",
-        "eval": "_eval",
-        "trace": "_trace",
-        "export": "_store",
-        "import": "_store",
-        "verify": "_store",
-        "redact": "_store",
-        "purge": "_store",
-        "delete": "_store",
-        "memory": "_memory",
-        "watch": "_watch",
-        "serve": "_serve",
-        "mcp": "_mcp",
-        "acp": "_acp",
-        "doctor": "_store",
-        "completion": "_completion",
+    table = {
+        "chat": ("_chat", "Talk to an agent."),
+        "code": ("_chat", "Let an agent work on the files of a folder."),
+        "run": ("_run", "Ask one question."),
+        "map": ("_run", "Ask a question for each line of a file."),
+        "resume": ("_run", "Continue a run that was left open."),
+        "approve": ("_control", "Decide on calls that wait for approval."),
+        "answer": ("_control", "Answer calls that wait for an answer from outside."),
+        "abort": ("_control", "End a run, in whichever process it is driven."),
+        "pause": ("_control", "Pause a run before its next step."),
+        "send": ("_control", "Add a message to a run in progress."),
+        "sessions": ("_log", "List the sessions of the store."),
+        "show": ("_show", "Show a session's log, an entry a line."),
+        "files": ("_files", "List the files of a session, or write them out."),
+        "context": ("_log", "Show what the model saw at a call."),
+        "compact": ("_compact", "Make what the model sees smaller."),
+        "replay": ("_log", "Run a session again and compare every entry."),
+        "fork": ("_log", "Start a new session from the past of another."),
+        "rerun": ("_rerun", "What if: run on from a step with something changed."),
+        "eval": ("_eval", "Try a suite of cases, and compare with the last time."),
+        "trace": ("_trace", "Show a session as a trace, or send it to a collector."),
+        "export": ("_store", "Write a session to a file."),
+        "import": ("_store", "Read a session from a file."),
+        "verify": ("_store", "Check that a log is whole and unchanged."),
+        "redact": ("_store", "Hide what entries hold from every view."),
+        "purge": ("_store", "Erase what entries hold, for good."),
+        "delete": ("_store", "Erase a whole session, for good."),
+        "memory": ("_memory", "Read and edit the notes that sessions share."),
+        "watch": ("_watch", "Watch sessions in the terminal, live; decide on what waits."),
+        "serve": ("_serve", "Show sessions in a browser, and serve an agent over HTTP."),
+        "mcp": ("_mcp", "Serve an agent over MCP, or trust servers."),
+        "acp": ("_acp", "Serve an agent to an editor (Agent Client Protocol)."),
+        "doctor": ("_store", "Check what works on this machine."),
+        "completion": ("_completion", "Print a script that completes commands in a shell."),
     }
 
     def list_commands(self, ctx: click.Context) -> list[str]:
-        return list(self.modules)
+        return list(self.table)
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        with formatter.section("Commands"):
+            formatter.write_dl([(name, about) for name, (_, about) in self.table.items()])
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
-        module = self.modules.get(cmd_name)
+        module, about = self.table.get(cmd_name, (None, ""))
         if module is None:
             return None
         from importlib import import_module
 
-        return getattr(import_module(f"{__package__}.{module}"), f"{cmd_name}_command")
+        command: click.Command = getattr(import_module(f"{__package__}.{module}"), f"{cmd_name}_command")
+        command.short_help = about
+        return command
 
     def resolve_command(
         self, ctx: click.Context, args: list[str]
@@ -93,7 +98,7 @@ class Commands(click.Group):
             return super().resolve_command(ctx, args)
         except click.exceptions.NoSuchCommand as error:  # click knows of the commands that are loaded
             raise click.exceptions.NoSuchCommand(
-                error.command_name, possibilities=self.modules, ctx=ctx
+                error.command_name, possibilities=self.table, ctx=ctx
             ) from error
 
     def invoke(self, ctx: click.Context) -> Any:
@@ -194,6 +199,7 @@ def store_url_of(url: str | None) -> str:
 
 def with_store(url: str | None, work: Callable[[Store], Awaitable[T]], *, doing: str | None = None) -> T:
     """Open the store, do ``work`` with it, close it. ``doing`` is shown on a terminal meanwhile."""
+    import asyncio  # the list of commands needs no event loop
 
     async def run_it() -> T:
         store = open_store(store_url_of(url))

@@ -40,7 +40,7 @@ except ImportError:  # Windows: a prompt is then a plain line
     termios = None
 
 
-@click.command("code", short_help="Let an agent work on the files of a folder.")
+@click.command("code")
 @click.argument("text", required=False)
 @agent_options
 @session_options
@@ -60,7 +60,7 @@ def code_command(
     _converse(make_agent(**options), session, title, as_json, words)
 
 
-@click.command("chat", short_help="Talk to an agent.")
+@click.command("chat")
 @agent_options
 @session_options
 def chat_command(session: str | None, title: str | None, as_json: bool, **options: Any) -> None:

@@ -15,7 +15,7 @@ from ._app import err, json_option, out, session_argument, store_option, wait_op
 from ._text import safe
 
 
-@click.command("compact", short_help="Make what the model sees smaller.")
+@click.command("compact")
 @session_argument
 @click.option("--model", "-m", metavar="NAME", help="Have this model write a recap first.")
 @click.option("--instructions", metavar="TEXT", help="What the recap has to keep.")

@@ -48,7 +48,7 @@ class Place:
         return [name for option in self.options if option.count for name in option.names]
 
 
-@click.command("completion", short_help="Print a script that completes commands in a shell.")
+@click.command("completion")
 @click.argument("shell", type=click.Choice(["bash", "zsh", "fish"]))
 def completion_command(shell: str) -> None:
     """Print the script that lets SHELL complete commands, options, sessions and files.

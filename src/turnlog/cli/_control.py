@@ -53,7 +53,7 @@ def _by_option(help: str) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
 # ── approvals ──
 
 
-@click.command("approve", short_help="Decide on calls that wait for approval.")
+@click.command("approve")
 @click.argument("session", required=False, callback=check_session)
 @click.argument("call", required=False)
 @click.option("--deny", "action", flag_value="deny", help="Do not run it; the model is told.")
@@ -171,7 +171,7 @@ def _parse(text: str | None, option: str) -> Any:
 # ── answers from outside ──
 
 
-@click.command("answer", short_help="Answer calls that wait for an answer from outside.")
+@click.command("answer")
 @click.argument("session", required=False, callback=check_session)
 @click.argument("call", required=False)
 @click.argument("text", required=False)
@@ -253,7 +253,7 @@ def _options(command: Callable[..., Any]) -> Callable[..., Any]:
     return command
 
 
-@click.command("abort", short_help="End a run, in whichever process it is driven.")
+@click.command("abort")
 @session_argument
 @click.option("--reason", metavar="TEXT", default="aborted from the command line", help="Why, for the log.")
 @_options
@@ -270,7 +270,7 @@ def abort_command(session: str, reason: str, **options: Any) -> None:
     _reach(session, work, **options)
 
 
-@click.command("pause", short_help="Pause a run before its next step.")
+@click.command("pause")
 @session_argument
 @_options
 def pause_command(session: str, **options: Any) -> None:
@@ -292,7 +292,7 @@ def pause_command(session: str, **options: Any) -> None:
     _reach(session, work, **options)
 
 
-@click.command("send", short_help="Add a message to a run in progress.")
+@click.command("send")
 @session_argument
 @click.argument("text")
 @_options

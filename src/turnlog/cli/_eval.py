@@ -22,7 +22,7 @@ _MOST = 20
 """Cases that are named one by one."""
 
 
-@click.command("eval", short_help="Try a suite of cases, and compare with the last time.")
+@click.command("eval")
 @click.argument("suite", metavar="SUITE")
 @agent_options
 @click.option(

@@ -132,7 +132,7 @@ class _Held(NamedTuple):
     file: Image | FileRef
 
 
-@click.command("files", short_help="List the files of a session, or write them out.")
+@click.command("files")
 @session_argument
 @click.option("--save", metavar="FOLDER", type=click.Path(file_okay=False), help="Write them to FOLDER.")
 @store_option

@@ -108,7 +108,7 @@ async def list_sessions(
     return [info for info in found if _is_conversation(info)][:limit]
 
 
-@click.command("sessions", short_help="List the sessions of the store.")
+@click.command("sessions")
 @listing_options
 @json_option
 def sessions_command(
@@ -200,7 +200,7 @@ def _session_line(row: tuple[str, str, str, str, str], widths: list[int], width:
     return start + (about if cell_len(about) <= room else set_cell_size(about, room - 1) + "…")
 
 
-@click.command("replay", short_help="Run a session again and compare every entry.")
+@click.command("replay")
 @session_argument
 @store_option
 @agent_option
@@ -228,7 +228,7 @@ def replay_command(session: str, store_url: str | None, agent_name: str | None, 
         sys.exit(FAILED)
 
 
-@click.command("fork", short_help="Start a new session from the past of another.")
+@click.command("fork")
 @session_argument
 @click.option("--at", type=int, metavar="N", help="Number of the last shared entry; default the newest.")
 @click.option("--to", "target", metavar="ID", help="Name of the new session.")
@@ -255,7 +255,7 @@ _NAMES = {"segments": "digests of the past", "branch": "note of the fork", "live
 """Kinds of content in plainer words."""
 
 
-@click.command("context", short_help="Show what the model saw at a call.")
+@click.command("context")
 @session_argument
 @click.option(
     "--call", "-c", type=int, default=-1, metavar="N", help="Which model call, from 1; default the last."

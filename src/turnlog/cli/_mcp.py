@@ -15,7 +15,7 @@ from ._app import err, json_option, out, write_json
 from ._text import plain, safe
 
 
-@click.group("mcp", short_help="Serve an agent over MCP, or trust servers.", invoke_without_command=True)
+@click.group("mcp", invoke_without_command=True)
 @click.option("--agent", "-a", "agent_name", metavar="MODULE:NAME", type=MODULE, help="The agent to serve.")
 @click.option(
     "--http", "port", metavar="PORT", type=click.IntRange(1, 65535), help="Serve over HTTP instead."

@@ -13,7 +13,7 @@ from ._app import json_option, out, read_text, store_option, with_store, write_j
 from ._text import plain
 
 
-@click.group("memory", short_help="Read and edit the notes that sessions share.")
+@click.group("memory")
 def memory_command() -> None:
     """Read and edit the notes that sessions share.
 

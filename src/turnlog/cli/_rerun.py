@@ -18,7 +18,7 @@ from ._app import FAILED, err, json_option, out, session_argument, store_option,
 from ._text import plain, safe
 
 
-@click.command("rerun", short_help="What if: run on from a step with something changed.")
+@click.command("rerun")
 @session_argument
 @click.option(
     "--at", type=int, required=True, metavar="N", help="An entry of the step, as 'show' numbers them."

@@ -38,7 +38,7 @@ from ._files import file_options, read_files, say_made
 from ._text import safe, short
 
 
-@click.command("run", short_help="Ask one question.")
+@click.command("run")
 @click.argument("text")
 @agent_options
 @file_options
@@ -98,7 +98,7 @@ async def _left_open(store: Store, session: str) -> str | None:
     )
 
 
-@click.command("map", short_help="Ask a question for each line of a file.")
+@click.command("map")
 @click.argument("lines", type=click.File("r", encoding="utf-8"), metavar="FILE")
 @agent_options
 @click.option(
@@ -167,7 +167,7 @@ def _line_of(done: Mapped[Any], status: str) -> dict[str, Any]:
     return line
 
 
-@click.command("resume", short_help="Continue a run that was left open.")
+@click.command("resume")
 @session_argument
 @agent_options
 def resume_command(session: str, as_json: bool, **options: Any) -> None:

@@ -16,7 +16,7 @@ from ._app import err, store_option, store_url_of, write_json
 from ._text import safe
 
 
-@click.command("serve", short_help="Show sessions in a browser, and serve an agent over HTTP.")
+@click.command("serve")
 @agent_option
 @store_option
 @click.option("--host", default="127.0.0.1", show_default=True, metavar="ADDRESS", help="Where to listen.")

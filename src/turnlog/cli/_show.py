@@ -66,7 +66,7 @@ _UNCUT = 10_000  # characters of an error that fit into its line
 _LEAST = 30  # columns for what went wrong; a narrower terminal gets it below the entry's head
 
 
-@click.command("show", short_help="Show a session's log, an entry a line.")
+@click.command("show")
 @session_argument
 @click.argument("entry", required=False)
 @click.option("--after", type=int, default=0, metavar="N", help="Only entries after number N.")

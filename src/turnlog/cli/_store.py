@@ -55,7 +55,7 @@ from ._text import plain, plain_json, safe
 _MESSAGES = ("openai", "anthropic", "langchain")
 
 
-@click.command("export", short_help="Write a session to a file.")
+@click.command("export")
 @session_argument
 @click.option(
     "--format",
@@ -105,7 +105,7 @@ def _write_private(path: Path, data: bytes) -> None:
         file.write(data)
 
 
-@click.command("import", short_help="Read a session from a file.")
+@click.command("import")
 @click.argument("file", type=click.Path(exists=True, dir_okay=False))
 @click.option(
     "--format",
@@ -178,7 +178,7 @@ _SNAPSHOTS = {
 }
 
 
-@click.command("verify", short_help="Check that a log is whole and unchanged.")
+@click.command("verify")
 @session_argument
 @store_option
 @json_option
@@ -221,7 +221,7 @@ def _options(command: Any) -> Any:
     return command
 
 
-@click.command("redact", short_help="Hide what entries hold from every view.")
+@click.command("redact")
 @_options
 def redact_command(
     session: str,
@@ -244,7 +244,7 @@ def redact_command(
     _say("hidden", with_store(store_url, work), as_json)
 
 
-@click.command("purge", short_help="Erase what entries hold, for good.")
+@click.command("purge")
 @_options
 @click.option("--yes", is_flag=True, help="Do not ask.")
 def purge_command(
@@ -274,7 +274,7 @@ def purge_command(
     _say("erased", with_store(store_url, work), as_json)
 
 
-@click.command("delete", short_help="Erase a whole session, for good.")
+@click.command("delete")
 @session_argument
 @click.option("--forks", is_flag=True, help="Erase the sessions that were forked from it too.")
 @click.option("--yes", is_flag=True, help="Do not ask.")
@@ -345,7 +345,7 @@ def _say(done: str, logged: Entry, as_json: bool) -> None:
 KEYS = ("OPENAI_API_KEY", "ANTHROPIC_API_KEY", "GEMINI_API_KEY", "GOOGLE_API_KEY")
 
 
-@click.command("doctor", short_help="Check what works on this machine.")
+@click.command("doctor")
 @store_option
 @json_option
 def doctor_command(store_url: str | None, as_json: bool) -> None:

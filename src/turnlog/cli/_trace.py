@@ -19,7 +19,7 @@ _TRIES = 4
 _SENT_AT_ONCE = 1000
 
 
-@click.command("trace", short_help="Show a session as a trace, or send it to a collector.")
+@click.command("trace")
 @session_argument
 @click.option(
     "--endpoint",

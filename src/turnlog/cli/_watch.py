@@ -16,7 +16,7 @@ from ._app import check_session, store_url_of, with_store
 from ._log import check_is_there, listing_options
 
 
-@click.command("watch", short_help="Watch sessions in the terminal, live; decide on what waits.")
+@click.command("watch")
 @click.argument("session", required=False, callback=check_session)
 @listing_options
 def watch_command(session: str | None, store_url: str | None, **listing: Any) -> None:
