@@ -192,7 +192,10 @@ async def test_an_approval_is_decided_once_and_the_run_continues(house: tuple[Se
     server, _ = house
     await server.post("/sessions/attic/runs", {"text": "Pay the butler."}, status=201)
     await until(server, "attic", "awaiting_human")
-    asked = (await server.get("/inbox"))["approvals"]
+    waiting = await server.get("/inbox")
+    asked = waiting["approvals"]
+    note = waiting["notes"][asked[0]["entryId"]]
+    assert note["title"] == "The attic" and note["seq"] > 0
     assert [each["requested"]["toolName"] for each in asked] == ["pay"]
     call = asked[0]["requested"]
     body = {"toolCallId": call["toolCallId"], "digest": call["digest"], "action": "approve", "by": "ann"}

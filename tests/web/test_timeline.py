@@ -199,7 +199,9 @@ async def test_another_result_is_tried_in_a_branch_and_compared(browser: Browser
     await page.click("dialog >> text=Tool result")
     await page.click("text=Run the branch")
     await page.wait_for_selector(".pair.differs")
-    await page.wait_for_selector(".facts-t")
+    await page.wait_for_selector(".cfacts")
+    tree = await page.inner_text(".btree")
+    assert "main" in tree and "#" in tree and await page.locator(".ab[aria-current]").count() == 2
     branches = await agent.store.sessions(parent="attic")
     assert len(branches) == 1
     entries = await agent.session(branches[0].session_id).entries()
@@ -243,6 +245,28 @@ async def test_two_browsers_decide_at_once_and_one_of_them_is_told(browser: Brow
     entries = await agent.session("attic").entries()
     assert [entry.kind for entry in entries].count("approval_decided") == 1
     assert [entry.kind for entry in entries].count("tool_results") == 2
+
+
+@in_browser
+async def test_a_session_that_waits_opens_where_it_waits_and_the_inbox_tells_of_it(
+    browser: Browser, agent: Agent
+) -> None:
+    words = "Paragraph.\n\n" * 60
+    async with Agent(ScriptedModel([words, EDIT]), tools=[edit_file], store=agent.store) as other:
+        await other.run("Write much.", session="long", title="A long one")
+        await other.run("Now edit.", session="long", check=False)
+    page = await browser.open("#/s/long")
+    await page.wait_for_selector(".scroll .approve")
+    await page.wait_for_timeout(300)
+    shown = await page.evaluate(
+        "() => { const card = document.querySelector('.scroll .ask').getBoundingClientRect();"
+        " const box = document.querySelector('.scroll').getBoundingClientRect();"
+        " return card.bottom <= box.bottom + 1 && card.top >= box.top; }"
+    )
+    assert shown
+    await browser.open("#/inbox")
+    await page.wait_for_selector(".inbox .ask:has-text('A long one')")
+    assert "Let me see." in await page.inner_text(".inbox .ask")  # what the model said before it
 
 
 @in_browser

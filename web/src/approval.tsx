@@ -62,7 +62,15 @@ export function Arguments({ args }: { args: Record<string, unknown> }) {
   return <pre class="args">{JSON.stringify(args, null, 2)}</pre>;
 }
 
-export function Ask({ asked, online, onChange, inbox }: { asked: Pending; online: boolean; onChange: () => void; inbox?: boolean }) {
+interface AskProps {
+  asked: Pending;
+  online: boolean;
+  onChange: () => void;
+  inbox?: boolean;
+  note?: { title?: string; seq?: number; words?: string };
+}
+
+export function Ask({ asked, online, onChange, inbox, note: told }: AskProps) {
   const [mode, setMode] = useState<"" | "deny" | "change">("");
   const [problem, setProblem] = useState("");
   const [busy, setBusy] = useState(false);
@@ -114,8 +122,17 @@ export function Ask({ asked, online, onChange, inbox }: { asked: Pending; online
       )}
       {inbox && (
         <p class="why">
-          <a href={linkTo(asked.sessionId)}>{asked.sessionId}</a> · {requested.reason ?? "a person decides"}
+          <a href={linkTo(asked.sessionId, told?.seq)} dir="auto">
+            {told?.title ?? asked.sessionId}
+            {told?.seq !== undefined && ` · #${told.seq}`}
+          </a>{" "}
+          · {requested.reason ?? "a person decides"}
           {lapses}
+          {told?.words && (
+            <q class="before" dir="auto">
+              {told.words}
+            </q>
+          )}
         </p>
       )}
       <Arguments args={requested.arguments} />
@@ -222,7 +239,7 @@ export function Inbox({ waiting, online, onChange }: { waiting: Waiting; online:
         Waiting for you {count > 0 && <span class="count">{count}</span>}
       </h2>
       {waiting.approvals.map((asked) => (
-        <Ask key={asked.entryId} asked={asked} online={online} onChange={onChange} inbox />
+        <Ask key={asked.entryId} asked={asked} online={online} onChange={onChange} note={waiting.notes?.[asked.entryId]} inbox />
       ))}
       {waiting.questions.map((question) => (
         <Answer key={question.asked.toolCallId} question={question} online={online} onChange={onChange} />

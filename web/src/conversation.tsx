@@ -1,9 +1,9 @@
 // The conversation: one row for each step, of which only those near the screen are in the page.
 
 import { type ComponentChildren, options } from "preact";
-import { useCallback, useEffect, useLayoutEffect, useRef, useState } from "preact/hooks";
+import { useCallback, useEffect, useLayoutEffect, useMemo, useRef, useState } from "preact/hooks";
 
-import { type Entry, type Pending, type RunSpan, type Step } from "./api";
+import { ask, type Entry, type Glance, type Pending, type RunSpan, type Step } from "./api";
 import { Ask } from "./approval";
 import { inFile, picture } from "./file";
 import { clock, count, duration, money, resultText, tokens } from "./format";
@@ -33,6 +33,32 @@ function Thinking({ entry }: { entry?: Entry }) {
       ⋯ {text.length > 160 ? `${text.slice(0, 160)}…` : text}
     </p>
   ) : null;
+}
+
+function Child({ id }: { id: string }) {
+  const [glance, setGlance] = useState<Glance | undefined>();
+  useEffect(() => {
+    if (inFile || id.includes(",")) return;
+    const stop = new AbortController();
+    ask<Record<string, Glance>>(`/glances?${new URLSearchParams({ sessions: id })}`, { signal: stop.signal }).then((found) => setGlance(found[id]), () => undefined);
+    return () => stop.abort();
+  }, [id]);
+  return (
+    <section class="child" aria-label="Sub-agent">
+      <header>
+        <Icon name="child" /> <b>Sub-agent</b>
+        <span class="dim">{glance ? count(glance.calls ?? 0, "model call") : inFile ? id : ""}</span>
+        <span class="grow" />
+        <span class="dim">{money(glance?.cost)}</span>
+      </header>
+      {glance?.last && <p dir="auto">{glance.last}</p>}
+      {!inFile && (
+        <a href={linkTo(id)}>
+          Open its session <Icon name="right" />
+        </a>
+      )}
+    </section>
+  );
 }
 
 const SHOWN = ["image/png", "image/jpeg", "image/gif", "image/webp"];
@@ -188,11 +214,7 @@ function Body(props: RowProps): ComponentChildren {
           {step.status === "running" && props.progress && <pre class="out">{props.progress}</pre>}
           {open && text && <pre class="out">{text}</pre>}
           <Files parts={Array.isArray(part?.payload.content) ? part.payload.content : []} />
-          {child && (
-            <a class="childlink" href={inFile ? undefined : linkTo(child)}>
-              <Icon name="child" /> {inFile ? `Its session is ${child}` : "Open its session"} {!inFile && <Icon name="right" />}
-            </a>
-          )}
+          {child && <Child id={child} />}
         </>
       );
     }
@@ -217,10 +239,23 @@ function Body(props: RowProps): ComponentChildren {
 
 const WHOLE = ["run_started", "run_ended", "fold"];
 
-function Row(props: RowProps & { onSelect: () => void; onOpen: () => void; measure: (seq: number, node: HTMLElement) => void }) {
+interface RowMore {
+  onSelect: () => void;
+  onOpen: () => void;
+  measure: (seq: number, node: HTMLElement) => void;
+  watch: ResizeObserver;
+}
+
+function Row(props: RowProps & RowMore) {
   const { step } = props;
   const node = useRef<HTMLLIElement>(null);
   useLayoutEffect(() => props.measure(step.seq, node.current!));
+  useEffect(() => {
+    // A picture that arrives, or a card that is filled, makes a row larger without drawing it again.
+    const row = node.current!;
+    props.watch.observe(row);
+    return () => props.watch.unobserve(row);
+  }, []);
   const kind = step.status === "failed" || step.status === "unknown" ? "fail" : step.status === "waiting" ? "wait" : step.kind;
   const whole = WHOLE.includes(step.kind);
   return (
@@ -283,6 +318,7 @@ export function Conversation(props: ConversationProps) {
   const [top, setTop] = useState(0);
   const [tall, setTall] = useState(800);
   const shift = useRef(0);
+  const was = useRef(0);
   const [whole, setWhole] = useState(false);
 
   useEffect(() => {
@@ -331,19 +367,29 @@ export function Conversation(props: ConversationProps) {
     }
   }, []);
 
+  const watch = useMemo(
+    () =>
+      new ResizeObserver((changed) => {
+        for (const { target } of changed) measure(Number((target as HTMLElement).dataset.seq), target as HTMLElement);
+        if (shift.current > 0) redraw((count) => count + 1);
+      }),
+    [],
+  );
+  useEffect(() => () => watch.disconnect(), []);
+
   useLayoutEffect(() => {
     if (shift.current === 0) return;
     shift.current = 0;
     // What is read stays where it is when rows above it turn out larger or smaller.
     const anchor = steps[seen[0]];
-    const was = anchor ? offsets[seen[0]] : 0;
+    const before = anchor ? offsets[seen[0]] : 0;
     let now = 0;
     for (const step of steps) {
       if (step === anchor) break;
       now += height(step);
     }
     if (props.follow) box.current!.scrollTop = box.current!.scrollHeight;
-    else if (anchor && now !== was) box.current!.scrollTop += now - was;
+    else if (anchor && now !== before) box.current!.scrollTop += now - before;
     redraw((count) => count + 1);
   });
 
@@ -364,7 +410,7 @@ export function Conversation(props: ConversationProps) {
 
   useLayoutEffect(() => {
     if (props.follow) box.current!.scrollTop = box.current!.scrollHeight;
-  }, [props.live, steps.length, props.follow]);
+  }, [props.live, steps.length, props.follow, total]);
 
   useLayoutEffect(() => {
     if (props.selected === undefined || props.follow) return;
@@ -380,9 +426,11 @@ export function Conversation(props: ConversationProps) {
 
   const scrolled = () => {
     const node = box.current!;
-    setTop(node.scrollTop);
     const near = node.scrollHeight - node.scrollTop - node.clientHeight < 60;
-    if (near !== props.follow) props.onFollow(near);
+    // Rows that turn out larger move the end away too; only a reader who goes up leaves it.
+    if (near || node.scrollTop < was.current - 2) if (near !== props.follow) props.onFollow(near);
+    was.current = node.scrollTop;
+    setTop(node.scrollTop);
   };
   const spots = [...props.branches];
   return (
@@ -406,6 +454,7 @@ export function Conversation(props: ConversationProps) {
             onSelect={() => props.onSelect(step.seq)}
             onOpen={() => props.onOpen(step.seq)}
             measure={measure}
+            watch={watch}
           />
         ))}
       </ol>

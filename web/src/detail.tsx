@@ -2,7 +2,7 @@
 
 import { useEffect, useState } from "preact/hooks";
 
-import { ask, type Entry, place, type RunSpan, type Saw, type Step } from "./api";
+import { ask, type Entry, type Message, place, type RunSpan, type Saw, type Step } from "./api";
 import { Arguments } from "./approval";
 import { inFile } from "./file";
 import { clock, count, duration, money, nameOf, resultText, textOf, tokens } from "./format";
@@ -16,6 +16,13 @@ const NAMES: Record<string, string> = {
   time: "Timing & cost",
   widgets: "Widgets",
 };
+
+/** The tools whose results a message has, by the calls before it. */
+function toolsIn(message: Message, messages: Message[]): string {
+  const ids = new Set(message.parts.map((part) => part.payload.toolCallId));
+  const calls = messages.flatMap((each) => each.parts).filter((part) => part.kind === "tool_call" && ids.has(part.payload.toolCallId));
+  return [...new Set(calls.map((part) => part.payload.toolName))].join(", ") || "Tool";
+}
 
 function SawTab(props: { saw?: Saw; step: Step; asked?: Step; entries: Map<number, Entry>; all: boolean; onAll: (all: boolean) => void }) {
   const { saw, step, asked, entries, all, onAll } = props;
@@ -84,7 +91,7 @@ function SawTab(props: { saw?: Saw; step: Step; asked?: Step; entries: Map<numbe
             <li key={from + at} class={fresh ? "new" : ""}>
               <span class="g">{place}</span>
               <div>
-                <b>{message.role === "user" ? "You" : message.role === "assistant" ? "Model" : "Tool"}</b>{" "}
+                <b>{message.role === "user" ? "You" : message.role === "assistant" ? "Model" : toolsIn(message, view.messages)}</b>{" "}
                 {origin && !["user", "assistant", "tool results"].includes(origin.kind) && <span class="dim">{origin.kind}</span>}
                 {origin?.folded && <span class="chip fork">folded</span>}
                 <pre dir="auto">{textOf(message)}</pre>

@@ -17,14 +17,14 @@ export type Place =
   | { page: "sessions" }
   | { page: "inbox" }
   | { page: "session"; id: string; seq?: number; tab?: string }
-  | { page: "compare"; a: string; b: string };
+  | { page: "compare"; a: string; b?: string };
 
 function readPlace(): Place {
   const parts = location.hash.replace(/^#\/?/, "").split("/").map(decodeURIComponent);
   if (inFile) return { page: "session", id: ownId, seq: Number(parts[2]) || undefined, tab: parts[3] };
   if (parts[0] === "s" && parts[1])
     return { page: "session", id: parts[1], seq: Number(parts[2]) || undefined, tab: parts[3] };
-  if (parts[0] === "compare" && parts[2]) return { page: "compare", a: parts[1], b: parts[2] };
+  if (parts[0] === "compare" && parts[1]) return { page: "compare", a: parts[1], b: parts[2] || undefined };
   return { page: parts[0] === "inbox" ? "inbox" : "sessions" };
 }
 
@@ -33,6 +33,7 @@ export const linkTo = (id: string, seq?: number) => `#/s/${encodeURIComponent(id
 export interface Waiting {
   approvals: Pending[];
   questions: Question[];
+  notes?: Record<string, { title?: string; seq?: number; words?: string }>;
 }
 
 const THEMES = ["system", "light", "dark"];
@@ -197,7 +198,7 @@ function App() {
         ) : where.page === "session" ? (
           <SessionPage key={where.id} id={where.id} seq={where.seq} tab={where.tab} online={online} onChange={look} />
         ) : where.page === "compare" ? (
-          <Compare key={`${where.a} ${where.b}`} a={where.a} b={where.b} />
+          <Compare a={where.a} b={where.b} />
         ) : where.page === "inbox" ? (
           <section class="inbox full" aria-label="Inbox">
             <Inbox waiting={waiting} online={online} onChange={look} />

@@ -28,6 +28,14 @@ function lines(text: string): ComponentChildren[] {
   return text.split("\n").flatMap((line, at) => (at ? [<br />, ...inline(line)] : inline(line)));
 }
 
+const RULE = /^\s*\|?\s*:?-+:?\s*(\|\s*:?-+:?\s*)*\|?\s*$/;
+const cells = (row: string) =>
+  row
+    .trim()
+    .replace(/^\||(?<!\\)\|$/g, "")
+    .split(/(?<!\\)\|/)
+    .map((cell) => cell.trim().replaceAll("\\|", "|"));
+
 const ITEM = /^(\s*)([-*+]|\d{1,9}[.)])\s+(.*)$/;
 
 export function Markdown({ text }: { text: string }) {
@@ -60,6 +68,33 @@ export function Markdown({ text }: { text: string }) {
         items.push(<li class={item[1].length >= 2 ? "deep" : undefined}>{lines(body)}</li>);
       }
       blocks.push(ordered ? <ol>{items}</ol> : <ul>{items}</ul>);
+    } else if (row.includes("|") && rows[at + 1]?.includes("-") && RULE.test(rows[at + 1]) && cells(row).length === cells(rows[at + 1]).length) {
+      const head = cells(row);
+      const body: string[][] = [];
+      at += 2;
+      while (at < rows.length && rows[at].includes("|") && rows[at].trim()) body.push(cells(rows[at++]));
+      blocks.push(
+        <div class="wide">
+          <table>
+            <thead>
+              <tr>
+                {head.map((cell) => (
+                  <th>{inline(cell)}</th>
+                ))}
+              </tr>
+            </thead>
+            <tbody>
+              {body.map((each) => (
+                <tr>
+                  {head.map((_, place) => (
+                    <td>{inline(each[place] ?? "")}</td>
+                  ))}
+                </tr>
+              ))}
+            </tbody>
+          </table>
+        </div>,
+      );
     } else if (row.startsWith(">")) {
       const quote: string[] = [];
       while (at < rows.length && rows[at].startsWith(">")) quote.push(rows[at++].replace(/^>\s?/, ""));

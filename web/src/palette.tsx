@@ -100,7 +100,7 @@ const KEYS: [string, string, boolean?][] = [
   ["m", "widths of the strip: steps, time, cost"],
   ["o", "outline"],
   ["w", "what if", true],
-  ["b", "branches"],
+  ["b", "branches", true],
   ["a", "focus Approve", true],
   ["d", "deny, with a note", true],
   ["i", "write", true],

@@ -4,10 +4,11 @@ import { useCallback, useEffect, useMemo, useRef, useState } from "preact/hooks"
 
 import { ask, type Entry, type Pending, place, post, Problem, type Saw, type SessionView, type Step, type Timeline, upload } from "./api";
 import { Answer } from "./approval";
+import { toCompare } from "./compare";
 import { Conversation } from "./conversation";
 import { Detail, TABS } from "./detail";
 import { inFile } from "./file";
-import { duration, money, nameOf, statusOf } from "./format";
+import { count, duration, money, nameOf, statusOf } from "./format";
 import { Icon, Mark, toolIcon } from "./icons";
 import { linkTo } from "./main";
 import { Gauge, Strip, type Widths } from "./strip";
@@ -64,7 +65,7 @@ function Outline({ view, selected, onSelect, open }: { view: SessionView; select
           <h2>
             Branches <span class="grow" />
             {view.branches.length > 0 && !inFile && (
-              <a class="btn" href={`#/compare/${encodeURIComponent(view.info.sessionId)}/${encodeURIComponent(view.branches[0].sessionId)}`}>
+              <a class="btn" href={toCompare(view.info.sessionId, view.branches[0].sessionId)}>
                 Compare
               </a>
             )}
@@ -356,7 +357,7 @@ export function SessionPage(props: { id: string; seq?: number; tab?: string; onl
         e: () => step && toggle(step.seq),
         m: () => setWidths(WIDTHS[(WIDTHS.indexOf(widths) + 1) % 3]),
         o: () => setOutline(!outline),
-        b: () => document.querySelector<HTMLElement>(".tree a")?.focus(),
+        b: () => !inFile && (location.hash = toCompare(id)),
         a: () => document.querySelector<HTMLElement>(".scroll .approve")?.focus(),
         d: () => document.querySelector<HTMLElement>(".scroll .deny")?.click(),
         i: () => words.current?.focus(),
@@ -438,7 +439,7 @@ export function SessionPage(props: { id: string; seq?: number; tab?: string; onl
         <h1 dir="auto">{timeline.title ?? info.about ?? steps.find((each) => each.kind === "input")?.title ?? info.sessionId}</h1>
         <span class="lbl">
           <Icon name="fork" /> {info.parentSessionId ? "branch" : "main"} · {info.sessionId}
-          {view.branches.length > 0 && ` · ${view.branches.length} ${view.branches.length === 1 ? "branch" : "branches"}`}
+          {view.branches.length > 0 && ` · ${count(view.branches.length, "what-if")}`}
         </span>
         <span class={`st ${mark}`} role="status">
           <Mark kind={mark} /> {word}
@@ -633,7 +634,7 @@ export function SessionPage(props: { id: string; seq?: number; tab?: string; onl
           onClose={() => setAsking(false)}
           onDone={(branch) => {
             setAsking(false);
-            location.hash = `#/compare/${encodeURIComponent(id)}/${encodeURIComponent(branch)}`;
+            location.hash = toCompare(id, branch);
           }}
         />
       )}

@@ -50,6 +50,7 @@ export function Sessions({ waiting, online, onChange }: { waiting: Waiting; onli
   const [glances, setGlances] = useState<Record<string, Glance>>({});
   const [problem, setProblem] = useState("");
   const [chosen, setChosen] = useState(0);
+  const [days, setDays] = useState(0);
   const list = useRef<HTMLOListElement>(null);
 
   useEffect(() => {
@@ -57,6 +58,7 @@ export function Sessions({ waiting, online, onChange }: { waiting: Waiting; onli
     const load = async () => {
       const query = new URLSearchParams({ limit: "100" });
       if (words.trim()) query.set("q", words.trim());
+      if (days) query.set("since", new Date(Date.now() - days * 86_400_000).toISOString());
       if (filter === "awaiting_human" || filter === "failed") query.set("status", filter);
       try {
         const found = await ask<Page>(`/sessions?${query}`, { signal: stop.signal });
@@ -74,7 +76,7 @@ export function Sessions({ waiting, online, onChange }: { waiting: Waiting; onli
       clearTimeout(timer);
       clearInterval(again);
     };
-  }, [words, filter]);
+  }, [words, filter, days]);
 
   const forks = useMemo(() => {
     const found: Record<string, number> = {};
@@ -144,6 +146,16 @@ export function Sessions({ waiting, online, onChange }: { waiting: Waiting; onli
                 {label} <span>{number(key)}</span>
               </button>
             ))}
+            <span class="grow" />
+            <label class="fl since">
+              Since{" "}
+              <select value={days} onChange={(event) => setDays(Number(event.currentTarget.value))}>
+                <option value={0}>any time</option>
+                <option value={1}>yesterday</option>
+                <option value={7}>a week ago</option>
+                <option value={30}>a month ago</option>
+              </select>
+            </label>
           </div>
         </div>
         {problem && (
@@ -158,6 +170,8 @@ export function Sessions({ waiting, online, onChange }: { waiting: Waiting; onli
             <p>
               {words ? (
                 `No session holds “${words}”.`
+              ) : filter || days ? (
+                "No session fits these filters."
               ) : (
                 <>
                   Start one: <code>turnlog chat</code>, or <code>Agent(…).run(…)</code> with this store.

@@ -3,14 +3,31 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator
+from contextlib import suppress
 from typing import Annotated, Any, Literal
 
 from msgspec import Meta
 from starlette.responses import Response, StreamingResponse
 
-from turnlog.contract import AgentError, JsonObject, LoopLimits, ModelParams, PendingApproval, Value
+from turnlog.contract import (
+    AgentError,
+    JsonObject,
+    LoopLimits,
+    ModelOutputEntry,
+    ModelParams,
+    PendingApproval,
+    Value,
+)
 from turnlog.files import File
-from turnlog.loop import Decision, PendingAnswer, RerunOptions, RerunPreview, open_session, pending_answers
+from turnlog.loop import (
+    Decision,
+    Log,
+    PendingAnswer,
+    RerunOptions,
+    RerunPreview,
+    open_session,
+    pending_answers,
+)
 
 from ._app import Call, In, Name, Place
 from ._feed import View
@@ -158,16 +175,44 @@ class EventsQuery(In, frozen=True):
 # ── decisions ──
 
 
+class Before(Value, frozen=True, kw_only=True):
+    """Where a question stands: in which session, at which entry, and what the model said before it."""
+
+    title: str | None = None
+    seq: int
+    words: str | None = None
+
+
 class Inbox(Value, frozen=True, kw_only=True):
-    """What waits for a human in all sessions."""
+    """What waits for a human in all sessions. ``notes`` tell of approvals, by their ``entry_id``."""
 
     approvals: list[PendingApproval]
     questions: list[PendingAnswer]
+    notes: dict[str, Before] = {}
 
 
 async def inbox(call: Call) -> Inbox:
     store = call.server.store
-    return Inbox(approvals=await store.pending(limit=200), questions=await pending_answers(store))
+    approvals = await store.pending(limit=200)
+    notes: dict[str, Before] = {}
+    for asked in approvals:
+        with suppress(AgentError):  # a session that is deleted meanwhile asks nothing any more
+            log = await call.server.logs.get(asked.session_id)
+            notes.update(_before(log, asked))
+    return Inbox(approvals=approvals, questions=await pending_answers(store), notes=notes)
+
+
+def _before(log: Log, asked: PendingApproval) -> dict[str, Before]:
+    header: Any = log.visible[0].payload
+    seq: int | None = None
+    for entry in reversed(log.visible):
+        if entry.id == asked.entry_id:
+            seq = entry.seq
+        elif seq is not None and isinstance(entry, ModelOutputEntry):
+            # The newest answer before the question is the one that made the call.
+            words = entry.payload.message.text[:400] or None
+            return {asked.entry_id: Before(title=header.title, seq=seq, words=words)}
+    return {}
 
 
 class Decide(In, frozen=True):
