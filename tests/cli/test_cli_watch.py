@@ -282,3 +282,27 @@ def test_without_the_extra_the_message_names_it(shell: Shell) -> None:
     with shell.terminal("watch") as terminal:
         assert "pip install 'turnlog[tui]'" in terminal.rest()
         assert terminal.wait() == 1
+
+
+async def test_the_session_of_a_called_agent_and_a_branch_are_reached(tmp_path: Path) -> None:
+    url = f"sqlite:{tmp_path}/log.db"
+    scout = Agent(ScriptedModel(["Six callers."]), store=url, name="scout")
+    lead = Agent(
+        ScriptedModel([calls("scout", input="List the callers"), "Thanks."]),
+        tools=[scout.as_tool("Finds.")],
+        store=url,
+    )
+    await lead.run("Who calls it?", session="s")
+    await lead.session("s").fork(session="other")
+    await lead.close()
+    await scout.close()
+    async with watching(url, "s") as watch:
+        await watch.until("c opens its session", "⑂ other")
+        await watch.press("/", *"callers", "enter", "c")
+        await watch.until("scout-", "You", "List the callers", "Six callers.")
+        assert watch.app.screen.session_id.startswith("scout-")  # type: ignore[attr-defined]
+        await watch.press("p")
+        await watch.until("Who calls it?", "Thanks.")
+        await watch.press("b")
+        await watch.until(" other ", "Thanks.")
+        assert watch.app.screen.session_id == "other"  # type: ignore[attr-defined]

@@ -175,13 +175,16 @@ def step_key(shown: Shown, index: int) -> tuple[object, ...]:
 def step_lines(shown: Shown, index: int, width: int, paint: Paint) -> list[Text]:
     """One step, with the number of its entry on the left, its time and cost on the right."""
     step = shown.steps[index]
+    branches = [
+        words(f"⑂ {name}", paint.fork) for seq in step.entries for name in shown.branches.get(seq, ())
+    ]
     if step.kind in ("run_started", "run_ended", "fold"):
-        return _divider(shown, step, width, paint)
+        first, *rest = _divider(shown, step, width, paint)
+        return [first, *(Text.assemble(" " * _GUTTER, name) for name in branches), *rest]
     margin = _MARGIN if width >= 56 else 0
     room = width - _GUTTER - margin
     body = _body(shown, step, room, paint)
-    for seq in step.entries:
-        body += [words(f"⑂ {name}", paint.fork) for name in shown.branches.get(seq, ())]
+    body += branches
     if shown.found:
         for line in body:
             _highlight(line, shown.found, paint)
