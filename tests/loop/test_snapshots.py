@@ -227,6 +227,13 @@ async def test_a_long_session_opens_from_its_snapshot_and_reads_little(store: St
     assert found.session.tail_seq == whole.session.tail_seq > 130
     assert any(entry.kind == "fold" for entry in whole.session.entries)
     assert len(found.session._entries) < 20
+    for known, ids in (
+        (found.session.state.call_ids, whole.session.state.call_ids),
+        (found.session.state.run_ids, whole.session.state.run_ids),
+    ):
+        assert ids
+        assert all(id in known for id in ids)
+        assert "another" not in known
     assert len(found.session.snapshot.seqs) < whole.session.tail_seq // 4
     assert await check_same(world, "s")
     await world.turn("s", "And now?", "As before.")
@@ -270,8 +277,9 @@ async def changed(world: World, session: str, change: Callable[[bytes], bytes]) 
         lambda data: data[:200] + bytes([data[200] ^ 1]) + data[201:],
         lambda data: b"\x00" * len(data),
         lambda data: data + b"more",
+        lambda data: data.replace(WORDS[0].encode(), WORDS[0].upper().encode()),
     ],
-    ids=["empty", "cut", "half", "a bit", "zeros", "longer"],
+    ids=["empty", "cut", "half", "a bit", "zeros", "longer", "other words"],
 )
 async def test_bytes_that_were_damaged_are_passed_over(
     tmp_path: Path, change: Callable[[bytes], bytes]

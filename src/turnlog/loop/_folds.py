@@ -44,6 +44,8 @@ from ._budget import Budget
 _log = get_logger("loop")
 _BASE_BYTES, _BYTE_FACTOR = 14_000, 2.7
 """Memory of a session, as measured: what each takes, and bytes for each byte of its log."""
+_BESIDE = 800
+"""Bytes of an entry in view beside what is sent of it."""
 _SHORT = 1_000
 """Entries of a session whose context is folded in one go."""
 
@@ -79,7 +81,7 @@ class Folds:
         """The bytes that the session and its folds take, by an estimate."""
         held = self.session.size
         if self.session.snapshot is not None and isinstance(self.context, ProjectionContext):
-            held += 2 * self.context.size  # an entry in view takes more than what is sent of it
+            held += self.context.size + _BESIDE * len(self._entries)
         return _BASE_BYTES + int(_BYTE_FACTOR * held)
 
     def close(self) -> None:
