@@ -137,9 +137,12 @@ class MessageAssembler:
         """How many deltas carried content a watcher could see."""
 
     def consume(self, delta: MessageDelta) -> None:
-        if type(delta) is TextDelta:
-            self._say("text", delta.payload.text_delta, delta.payload.provider_data)
-            return
+        if type(delta) is TextDelta:  # nearly all of them: more of the text that is being said
+            part, text = self._open, delta.payload.text_delta
+            if part is not None and part.kind == "text" and text and delta.payload.provider_data is None:
+                part.fragments.append(text)
+                self.shown += 1
+                return
         match delta:
             case TextDelta():
                 self._say("text", delta.payload.text_delta, delta.payload.provider_data)
