@@ -216,6 +216,11 @@ class KilledServer:
         self._process.send_signal(how)
         await asyncio.wait_for(self._process.wait(), PATIENCE)
 
+    def leave_nothing(self) -> None:
+        if self._process is not None and self._process.returncode is None:
+            self._process.kill()
+        os.close(self._said)
+
 
 @asynccontextmanager
 async def attached(server: KilledServer) -> AsyncIterator[httpx2.AsyncClient]:
@@ -237,10 +242,17 @@ class Report:
 
 
 async def kill_again_and_again(folder: Path, kills: int, seed: int) -> Report:
+    server = KilledServer(folder)
+    try:
+        return await _kill(server, folder, kills, seed)
+    finally:
+        server.leave_nothing()
+
+
+async def _kill(server: KilledServer, folder: Path, kills: int, seed: int) -> Report:
     """Kill the server ``kills`` times at random moments; then everything that was begun is finished, and
     compared with the log. The report counts what happened."""
     chance = random.Random(seed)
-    server = KilledServer(folder)
     followers = [Follower("one", "entries"), Follower("one", "events"), Follower("two", "entries")]
     drivers = [Driver("one", random.Random(seed + 1)), Driver("two", random.Random(seed + 2))]
     enough, over = asyncio.Event(), asyncio.Event()
