@@ -202,7 +202,7 @@ async def test_a_long_call_is_approved_only_once_its_end_was_seen(tmp_path: Path
         await watch.until("approved")
 
 
-async def test_a_session_that_is_deleted_and_a_store_that_goes_away(url: str) -> None:
+async def test_a_session_that_is_deleted_while_it_is_open(url: str) -> None:
     async with watching(url, "attic") as watch:
         await watch.until("A lamp.")
         other = open_store(url)
@@ -214,7 +214,7 @@ async def test_a_session_that_is_deleted_and_a_store_that_goes_away(url: str) ->
         await other.close()  # type: ignore[attr-defined]
 
 
-async def test_ten_thousand_entries_are_laid_out_as_they_come_into_sight(tmp_path: Path) -> None:
+async def test_only_steps_that_come_into_sight_are_laid_out(tmp_path: Path) -> None:
     url = f"sqlite:{tmp_path}/log.db"
     turns = [turn for _ in range(40) for turn in (calls("look", place="attic"), "A lamp.")]
     async with Agent(ScriptedModel(turns), tools=[look], store=url) as agent:
