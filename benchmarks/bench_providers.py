@@ -1,5 +1,5 @@
-"""CPU per text delta from socket to MessageDelta, against the bare transport, the official clients, and
-those other frameworks that are installed (``provider_peers.py``).
+"""CPU per text delta from socket to MessageDelta, with each HTTP client that is installed, against the bare
+client, the official clients, and those other frameworks that are installed (``provider_peers.py``).
 
 A server in another process sends ready-made bytes; only this process's CPU counts. Everything runs in one
 go, several times in turn, and the smallest figure of each is taken.
@@ -12,10 +12,11 @@ import gc
 import subprocess
 import sys
 import time
-from collections.abc import Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import AsyncExitStack, asynccontextmanager
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeAlias
 
 import httpx2
 import msgspec
@@ -29,6 +30,10 @@ from turnlog.models import Model, load_model
 
 DELTAS = 2_000
 FRAGMENTS = (1_000, 4_000)
+PACED = 100
+STREAMS, SHORT = 200, 100
+QUESTION = "word " * 20_000
+CLIENTS = [name for name in ("httpx2", "aiohttp") if find_spec(name)]
 ROUNDS = 7
 WORDS = (b"word", b"text")
 """Two in turn: one framework takes a model that repeats itself for a broken one."""
@@ -83,16 +88,26 @@ def _chunked(events: list[bytes]) -> bytes:
 async def serve() -> None:
     bodies = {
         f"/chat/{DELTAS}/chat/completions": chat_body(DELTAS),
+        f"/short/{SHORT}/chat/completions": chat_body(SHORT),
+        "/round/chat/completions": chat_body(len(WORDS)),
         "/anthropic/v1/messages": anthropic_body(DELTAS),
     }
+    paced = [_chunked([event])[:-5] for event in _events(chat_body(PACED))]
     bodies |= {f"/call/{count}/chat/completions": chat_call_body(count) for count in FRAGMENTS}
 
     async def answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         while head := await reader.readuntil(b"\r\n\r\n"):
             length = next((int(v) for k, v in _headers(head) if k == b"content-length"), 0)
             await reader.readexactly(length)
-            # One event is one HTTP chunk, as providers send them.
-            writer.write(HEAD + bodies[head.split(b" ", 2)[1].decode()])
+            path = head.split(b" ", 2)[1].decode()
+            if path.startswith("/paced"):
+                writer.write(HEAD)
+                for event in paced:
+                    writer.write(event)
+                    await asyncio.sleep(0.002)
+                writer.write(b"0\r\n\r\n")
+            else:  # One event is one HTTP chunk, as providers send them.
+                writer.write(HEAD + bodies[path])
             await writer.drain()
 
     async def guarded(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -108,11 +123,19 @@ async def serve() -> None:
     await server.serve_forever()
 
 
+def _events(body: bytes) -> list[bytes]:
+    return [line for line in body.split(b"\n") if line.startswith(b"data: ")]
+
+
 def _headers(head: bytes) -> list[tuple[bytes, bytes]]:
     return [
         (k.strip().lower(), v.strip())
         for k, _, v in (line.partition(b":") for line in head.split(b"\r\n")[1:])
     ]
+
+
+Jobs: TypeAlias = dict[str, tuple[Callable[[], Awaitable[int]], int]]
+"""Name → what is run, and how many deltas must come."""
 
 
 class _Delta(msgspec.Struct):
@@ -127,22 +150,71 @@ class _Chunk(msgspec.Struct):
     choices: list[_Choice]
 
 
-async def bare(client: httpx2.AsyncClient, url: str) -> int:
-    """The limit: bytes from httpx2, split at blank lines, decoded with msgspec."""
+async def bare_httpx2(client: httpx2.AsyncClient, url: str) -> int:
+    """The limit: bytes from the client, split at blank lines, decoded with msgspec."""
+    async with client.stream("POST", url, json={"stream": True}) as response:
+        return await count_texts(response.aiter_raw())
+
+
+async def bare_aiohttp(client: Any, url: str) -> int:
+    async with client.post(url, json={"stream": True}) as response:
+        return await count_texts(response.content.iter_any())
+
+
+async def count_texts(pieces: AsyncIterator[bytes]) -> int:
     decode = msgspec.json.Decoder(_Chunk).decode
     count, rest = 0, b""
-    async with client.stream("POST", url, json={"stream": True}) as response:
-        async for data in response.aiter_raw():
-            *events, rest = (rest + data).split(b"\n\n")
-            for event in events:
-                payload = event[6:]
-                if payload != b"[DONE]" and decode(payload).choices[0].delta.content:
-                    count += 1
+    async for data in pieces:
+        *events, rest = (rest + data).split(b"\n\n")
+        for event in events:
+            payload = event[6:]
+            if payload != b"[DONE]" and decode(payload).choices[0].delta.content:
+                count += 1
     return count
 
 
-async def ours(model: Model, kind: str = "text") -> int:
-    return len([1 async for delta in model.stream([user_message("go")]) if delta.kind == kind])
+async def ours(model: Model, kind: str = "text", question: str = "go") -> int:
+    return len([1 async for delta in model.stream([user_message(question)]) if delta.kind == kind])
+
+
+async def many(job: Callable[[], Awaitable[int]]) -> int:
+    return sum(await asyncio.gather(*(job() for _ in range(STREAMS))))
+
+
+@asynccontextmanager
+async def jobs_of(name: str, base: str) -> AsyncIterator[Jobs]:
+    """What is measured with one HTTP client."""
+
+    def chat(path: str) -> Model:
+        return load_model("openai-chat:m", base_url=f"{base}{path}", api_key="none", transport=name)
+
+    if name == "httpx2":
+        client: Any = httpx2.AsyncClient(limits=httpx2.Limits(max_connections=None))
+        bare = bare_httpx2
+    else:
+        import aiohttp
+
+        client = aiohttp.ClientSession(connector=aiohttp.TCPConnector(limit=0))
+        bare = bare_aiohttp
+    burst, paced, short, asked = (chat(p) for p in (f"/chat/{DELTAS}", "/paced", f"/short/{SHORT}", "/round"))
+    claude = load_model("anthropic:m", base_url=f"{base}/anthropic", api_key="none", transport=name)
+    urls = {
+        path: f"{base}{path}/chat/completions" for path in (f"/chat/{DELTAS}", "/paced", f"/short/{SHORT}")
+    }
+    at_once = STREAMS * SHORT
+    async with client:
+        yield {
+            f"bare {name}": (lambda: bare(client, urls[f"/chat/{DELTAS}"]), DELTAS),
+            f"chat {name}": (lambda: ours(burst), DELTAS),
+            f"anthropic {name}": (lambda: ours(claude), DELTAS),
+            f"bare paced {name}": (lambda: bare(client, urls["/paced"]), PACED),
+            f"paced {name}": (lambda: ours(paced), PACED),
+            f"round {name}": (lambda: ours(asked, question=QUESTION), len(WORDS)),
+            f"bare many {name}": (lambda: many(lambda: bare(client, urls[f"/short/{SHORT}"])), at_once),
+            f"many {name}": (lambda: many(lambda: ours(short)), at_once),
+        }
+    for model in (burst, paced, short, asked, claude):
+        await model.close()
 
 
 async def openai_sdk(client: Any) -> int:
@@ -171,7 +243,7 @@ async def works(name: str, job: Callable[[], Awaitable[int]]) -> bool:
     return found == DELTAS
 
 
-async def measure(jobs: dict[str, tuple[Callable[[], Awaitable[int]], int]]) -> dict[str, float]:
+async def measure(jobs: Jobs) -> dict[str, float]:
     best = dict.fromkeys(jobs, float("inf"))
     for _ in range(ROUNDS):
         for name, (job, expected) in jobs.items():
@@ -185,14 +257,14 @@ async def measure(jobs: dict[str, tuple[Callable[[], Awaitable[int]], int]]) -> 
 
 
 async def compare(base: str) -> list[tuple[str, str, str]]:
-    client = httpx2.AsyncClient()
-    chat = load_model("openai-chat:m", base_url=f"{base}/chat/{DELTAS}", api_key="none")
-    claude = load_model("anthropic:m", base_url=f"{base}/anthropic", api_key="none")
-    jobs: dict[str, tuple[Callable[[], Awaitable[int]], int]] = {
-        "bare": (lambda: bare(client, f"{base}/chat/{DELTAS}/chat/completions"), DELTAS),
-        "chat": (lambda: ours(chat), DELTAS),
-        "anthropic": (lambda: ours(claude), DELTAS),
-    }
+    async with AsyncExitStack() as stack:
+        jobs: Jobs = {}
+        for name in CLIENTS:
+            jobs |= await stack.enter_async_context(jobs_of(name, base))
+        return await compare_all(base, jobs)
+
+
+async def compare_all(base: str, jobs: Jobs) -> list[tuple[str, str, str]]:
     for count in FRAGMENTS:
         calling = load_model("openai-chat:m", base_url=f"{base}/call/{count}", api_key="none")
         jobs[f"call {count}"] = (lambda m=calling: ours(m, "tool_call_args"), count + 2)
@@ -213,12 +285,7 @@ async def compare(base: str) -> list[tuple[str, str, str]]:
         if await works(peer.name, job):
             jobs[peer.name] = (job, DELTAS)
     best = await measure(jobs)
-    await client.aclose()
-    limit = best["bare"]
-    rows = [("text delta, bare httpx2 + split + msgspec", f"{limit:.1f} µs", "")]
-    for name, goal in (("chat", "≤ 1.6x"), ("anthropic", "≤ 1.6x")):
-        rows.append((f"  turnlog, {name}", f"{best[name]:.1f} µs", ""))
-        rows.append(("    against bare", f"{best[name] / limit:.2f}x", goal))
+    rows = [row for name in CLIENTS for row in rows_of(name, best)]
     behind = {
         "openai sdk": "chat",
         "anthropic sdk": "anthropic",
@@ -226,7 +293,7 @@ async def compare(base: str) -> list[tuple[str, str, str]]:
     }
     for name, protocol in behind.items():
         if name in best:
-            ratio = best[name] / best[protocol]
+            ratio = best[name] / best[f"{protocol} httpx2"]
             rows.append((f"  {name}", f"{best[name]:.1f} µs", f"behind us (it takes {ratio:.1f}x)"))
     rows += [
         (f"  {peer.name}", "not installed", "pip install --group bench")
@@ -236,6 +303,24 @@ async def compare(base: str) -> list[tuple[str, str, str]]:
     short, long = (best[f"call {count}"] for count in FRAGMENTS)
     rows.append((f"argument fragment of {FRAGMENTS[0]}", f"{short:.1f} µs", ""))
     rows.append((f"  of {FRAGMENTS[1]}, against it", f"{long / short:.2f}x", "linear: about 1x"))
+    return rows
+
+
+def rows_of(name: str, best: dict[str, float]) -> list[tuple[str, str, str]]:
+    limit = best[f"bare {name}"]
+    rows = [(f"text delta, bare {name} + split + msgspec", f"{limit:.1f} µs", "")]
+    for protocol in ("chat", "anthropic"):
+        ours = best[f"{protocol} {name}"]
+        rows.append((f"  turnlog, {protocol}", f"{ours:.1f} µs", ""))
+        rows.append(("    against bare", f"{ours / limit:.2f}x", "≤ 1.6x" if name == "httpx2" else ""))
+    limit, ours = best[f"bare paced {name}"], best[f"paced {name}"]
+    rows.append((f"  one delta every 2 ms, bare {name}", f"{limit:.0f} µs", ""))
+    rows.append(("    turnlog, chat", f"{ours:.0f} µs", "≤ 1.08x of bare"))
+    limit, ours = (1e6 / best[f"{kind} {name}"] for kind in ("bare many", "many"))
+    rows.append((f"  {STREAMS} streams at once, bare {name}", f"{limit:,.0f} /s", ""))
+    rows.append(("    turnlog, chat", f"{ours:,.0f} /s", "≥ 100,000 with aiohttp"))
+    asked = best[f"round {name}"] * len(WORDS) / 1000
+    rows.append((f"  a request of {len(QUESTION) // 1000} kB and a short answer", f"{asked:.2f} ms", ""))
     return rows
 
 

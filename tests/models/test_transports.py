@@ -338,15 +338,28 @@ async def test_what_arrived_before_the_connection_broke_is_read_first(then: Any)
 @both
 async def test_a_connection_that_the_server_dropped_is_not_used_again() -> None:
     """The server is on another thread, and closes while this event loop is blocked."""
+    opened: list[asyncio.StreamWriter] = []
+
+    async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        opened.append(writer)
+        while await reader.readuntil(b"}"):
+            head = (
+                f"HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\ncontent-length: {len(BODY)}\r\n\r\n"
+            )
+            writer.write(head.encode() + BODY)
+
+    async def drop() -> None:
+        opened[-1].close()
+        await opened[-1].wait_closed()
+
     with elsewhere() as run:
-        answer = LoopbackAnswer.sse(BODY, framing="length", cut_at=len(BODY), then="close")
-        server = run(Loopback(answer).__aenter__())
-        model = Plain("m", base_url=server.url)
+        server = listening(serve)
+        model = Plain("m", base_url=f"http://127.0.0.1:{run(server.__aenter__())}")
         for _ in range(3):
             assert outcome_of(await collect(model)).finish == "stop"
-            run(server.no_connections())
+            run(drop())
         await model.close()
-        assert server.connections == 3
+        assert len(opened) == 3
         run(server.__aexit__(None, None, None))
 
 
