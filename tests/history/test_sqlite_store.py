@@ -397,3 +397,16 @@ async def test_a_file_that_was_changed_while_the_store_was_closed_is_read_as_it_
     (tmp_path / "other.db").replace(tmp_path / "log.db")
     assert b"s1 of other.db" in (await store.read("s1"))[-1].body
     await store.close()
+
+
+async def test_a_file_that_no_writer_opened_since_snapshots_came_is_read(tmp_path: Path) -> None:
+    path = tmp_path / "log.db"
+    store = SqliteStore(path)
+    await store.put_blob(b"made")
+    await store.close()
+    connection = apsw.Connection(str(path))
+    connection.execute("DROP TABLE snapshots")
+    connection.close()
+    store = SqliteStore(path)
+    assert await store.read_snapshot("s1") is None
+    await store.close()
