@@ -10,6 +10,7 @@ from contextlib import aclosing, contextmanager, suppress
 from types import FrameType
 from typing import Any
 
+import httpx2
 import pytest
 
 from models import chat_wire
@@ -206,13 +207,14 @@ class AtOnce:
     async def play(self, times: int) -> list[list[MessageDelta]]:
         """The lists of deltas of each answer, to the same model."""
         batches: list[list[MessageDelta]] = []
-        async with await asyncio.start_server(self.serve, "127.0.0.1", 0) as server:
+        server = await asyncio.start_server(self.serve, "127.0.0.1", 0)
+        async with server, httpx2.AsyncClient() as client:
             port = server.sockets[0].getsockname()[1]
-            model = make_model("openai-chat", f"http://127.0.0.1:{port}")
+            model = make_model("openai-chat", f"http://127.0.0.1:{port}", client)
             for _ in range(times):
                 async with aclosing(model.stream(HELLO)) as stream:
                     batches += [deltas async for deltas in stream.batches]
-            await model.close()
+            await client.aclose()
             await asyncio.gather(*self.connections)
         return batches
 
