@@ -7,6 +7,7 @@ import asyncio
 import json
 import os
 import re
+import subprocess
 import sys
 import threading
 from importlib import import_module
@@ -359,10 +360,12 @@ def test_the_page_about_evaluation_runs(folder: Path, capsys: pytest.CaptureFixt
     assert "small 0 of 3\nlarge 3 of 3\n" in shown and "polite: it does not say please" in shown
 
 
-def test_the_page_about_traces_runs(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_page_about_traces_runs(folder: Path) -> None:
+    """In a process of its own: the provider that it sets is that of the whole process."""
     pytest.importorskip("opentelemetry.sdk", reason="needs the extra 'otel'")
-    run_page("docs/observability.md")
-    assert '"name": "invoke_agent agent"' in capsys.readouterr().out
+    (block,) = blocks(page("docs/observability.md"), "python")
+    done = subprocess.run([sys.executable, "-c", block.text], capture_output=True, text=True, check=True)
+    assert '"name": "invoke_agent agent"' in done.stdout
 
 
 def test_the_page_about_the_server_runs(folder: Path) -> None:

@@ -39,6 +39,6 @@ async def test_the_list_of_what_waits_shows_the_whole_call(monkeypatch: pytest.M
     waiting = await ask(Stage().store)
     shown = io.StringIO()
     monkeypatch.setattr(_control, "out", Console(file=shown, soft_wrap=True, highlight=False))
-    _control._show_calls([waiting], SESSION)
+    _control._show_calls([waiting], SESSION, {SESSION: "."})
     assert LONG in shown.getvalue()
     assert waiting.tool_call_id in shown.getvalue()

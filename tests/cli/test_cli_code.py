@@ -63,7 +63,8 @@ def test_a_change_waits_for_approval_and_is_undone(repository: Shell) -> None:
         terminal.say("Fix it")
         terminal.until("it may change something")
         seen = terminal.until("run it? ")
-        assert "-return sum(numbers) / len(numbers)\r\n+return sum(numbers)" in seen
+        old, new = BROKEN.splitlines()[1], FIXED.splitlines()[1]
+        assert f"1  def mean(numbers):\r\n2 -{old}\r\n2 +{new}\r\n" in seen
         assert (repository.folder / "calc.py").read_text() == BROKEN
         terminal.type("y\n")
         terminal.until("Edited.")

@@ -103,7 +103,9 @@ def show_call(call: PendingApproval) -> None:
     """A call to the last character, with what it changes in a text as a diff, and how to answer. Only lines
     that a file here has already are left out."""
     why = f" [dim]{short(call.reason)}[/]" if call.reason else ""
-    shown, lines = find_edit(call.arguments, click.get_current_context().params.get("workspace") or ".")
+    command = click.get_current_context(silent=True)
+    folder = command.params.get("workspace") if command is not None else None
+    shown, lines = find_edit(call.arguments, folder or ".")
     err.print(f"[magenta]{safe(call.tool_name)}[/] {whole(shown)}{why}")
     show_lines(err, lines)
     say(

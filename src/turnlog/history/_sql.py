@@ -357,7 +357,10 @@ class SqlStore(StoreBase):
     # Snapshots
 
     async def read_snapshot(self, session_id: str) -> bytes | None:
-        rows = await self._ask(_READ_SNAPSHOT, (session_id,)) if is_text(session_id) else []
+        try:
+            rows = await self._ask(_READ_SNAPSHOT, (session_id,)) if is_text(session_id) else []
+        except AgentError:  # no writer has opened the database since snapshots came, or the log tells more
+            return None
         return rows[0][0] if rows else None
 
     async def write_snapshot(self, session_id: str, seq: int, hash: str, data: bytes) -> None:

@@ -305,8 +305,14 @@ class OpenSessions:
     ) -> Folds:
         """From the snapshot of its folds where there is one that fits, else from the whole log. A ``short``
         log is not worth looking for one."""
+        context = self._context
         if self._key is None and self._every:
-            self._key = key_of(self._context(), WidgetHost(self._widgets)) or ""
+            first = [self._context()]
+            self._key = key_of(first[0], WidgetHost(self._widgets)) or ""
+
+            def context() -> ContextManager:  # the one that told the key is used, and none is made in vain
+                return first.pop() if first else self._context()
+
         opened = None
         if self._key and not short:
             opened = await open_snapshot(self._store, session_id, self._key)
@@ -321,7 +327,7 @@ class OpenSessions:
                 snapshot=opened.snapshot,
             )
             try:
-                folds = Folds(session, self._context, self._widgets, opened.entries)
+                folds = Folds(session, context, self._widgets, opened.entries)
                 session.take_tail()
                 return folds
             except Exception as error:  # of a widget, or bytes that only seem to fit: the log has everything
@@ -337,7 +343,7 @@ class OpenSessions:
             parent_session_id=named.parent_session_id if named is not None else None,
             parent_tool_call_id=named.parent_tool_call_id if named is not None else None,
         )
-        return Folds(session, self._context, self._widgets)
+        return Folds(session, context, self._widgets)
 
     def _take_snapshots(self, folds: Folds | None, dropped: Sequence[Folds] = ()) -> list[Kept]:
         """The folds of a session that has grown far enough, and of those that leave memory."""

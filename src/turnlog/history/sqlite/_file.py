@@ -143,9 +143,6 @@ def open_reader(path: str, busy_timeout: float) -> Connection | None:
             except AgentError:  # it can only be read; what is new in the tables is empty for it
                 for statement in _OLDER:
                     connection.execute(statement)
-        if connection.execute("SELECT 1 FROM sqlite_schema WHERE name = 'snapshots'").fetchone() is None:
-            # No writer has opened the file since snapshots came; there is none to read.
-            connection.execute("CREATE TEMP TABLE snapshots (session, seq, data)")
         connection.execute("PRAGMA query_only = ON")
     except BaseException as error:
         if connection is not None:

@@ -234,7 +234,7 @@ def _translate(error: Exception) -> TransportError:
         case aiohttp.ClientConnectorError():
             return TransportError("connect", said)
         case aiohttp.ClientPayloadError():
-            return TransportError("cut", "the server broke off the answer")
+            return TransportError("cut", "the server broke off the connection")
         case aiohttp.ClientResponseError():
             return TransportError("cut", f"it sent no HTTP: {said}")
         case aiohttp.ClientError() | OSError():
