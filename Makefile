@@ -24,7 +24,8 @@ demo: $(READY_DEMO) ## run the demo: an agent on a local model, no key and no ne
 	@$(BIN)/python examples/demo.py
 
 test: system-packages lint ## check everything: format, lint, types, import rules, sizes, tests, specification
-	@$(PYTEST) -n $(WORKERS) --maxprocesses 8 --dist worksteal
+	@# The tests start a thousand processes; each would compile everything again.
+	@env -u PYTHONDONTWRITEBYTECODE $(PYTEST) -n $(WORKERS) --maxprocesses 8 --dist worksteal
 
 lint: $(READY_DEV) ## check everything that needs no test run
 	@$(BIN)/ruff format --check --output-format concise . || { echo "run: make format"; exit 1; }
