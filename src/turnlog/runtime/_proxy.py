@@ -78,6 +78,7 @@ class HostProxy:
         task = asyncio.ensure_future(self._answer(reader, writer))
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
+        task.add_done_callback(lambda _: writer.close())  # also when it was cancelled before it began
 
     async def _answer(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         try:
@@ -238,9 +239,9 @@ async def _join(
     try:
         await _carry(far_reader, writer, None)
     finally:
+        far_writer.close()  # before any await: the proxy may be closed meanwhile
         sending.cancel()
         await asyncio.wait({sending})
-        far_writer.close()
 
 
 async def _carry(reader: asyncio.StreamReader, writer: asyncio.StreamWriter, limit: int | None) -> None:
