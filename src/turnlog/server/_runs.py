@@ -262,9 +262,12 @@ async def _go_on(call: Call) -> bool:
     server, session = call.server, call.session
     if server.agent is None or await session.pending() or await session.questions():
         return False
-    if await session.driver() is not None:
-        return False
-    run = await server.agent.session(call.session_id).start_resume()
+    try:
+        run = await server.agent.session(call.session_id).start_resume()
+    except AgentError as error:
+        if error.code != "SessionBusy":
+            raise
+        return False  # it is driven already, and takes the decision up by itself
     if run is not None:
         server.keep(run)
     return run is not None
