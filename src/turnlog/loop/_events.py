@@ -494,7 +494,7 @@ class Hub:
             elif not (packed and isinstance(last := packed[-1], _Said) and last.take(event)):
                 packed.append(_Said(event, field))
         self._count += len(self._events)
-        self._events = []  # now: whoever looks from another thread finds each event in one of the two
+        self._events = []  # now: a reader in another thread finds each event in one of the two
         if self._count > 2 * _KEPT:
             gone = 0
             while self._count > _KEPT:
